@@ -17,7 +17,7 @@ from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, Checkp
 from odradek.log.management.closing import close_logs
 from odradek.log.management.creation import LogCreation
 from odradek.log.management.flush_task import FlushTask
-from odradek.log.management.loading import FoundFuture, LogLoader
+from odradek.log.management.loading import FoundFutureLog, LogLoader
 from odradek.log.management.log_directories import ROOM_CHECK_MS, DirectoryDescription, LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.producer_expiry import ProducerExpiryTask
@@ -26,10 +26,10 @@ from odradek.log.management.removals import Removals
 from odradek.log.management.retention_task import RetentionTask
 from odradek.log.management.retirement import LogRetirement
 from odradek.log.management.settings import LogManagerSettings
-from odradek.log.moves.found_futures import FutureLoader
+from odradek.log.moves.found_logs import FutureLogLoader
 from odradek.log.moves.move import MoveParts
 from odradek.log.moves.replica_moves import ReplicaMoves
-from odradek.log.moves.steps import MoveThrottle, Unthrottled
+from odradek.log.moves.steps import MoveThrottle, NoMoveLimit
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.checkpoints import (
@@ -58,15 +58,16 @@ _NEXT_MOVE_MS = 100
 class LogManager:
     """Facade of a broker's logs. Create it, `open` it, call `run_due` periodically, and `close` it.
 
-    All methods are called in one thread. Blocking work is passed to `run_in_thread`, except for loading at `open` and
-    for `close`, which wait for `run_all`.
+    All methods are called in one thread. Syncs and long reads are passed to `run_in_thread`. Exceptions, which block:
+    `open` and `close`, which wait for `run_all`; the creation of a log whose name has entries in checkpoints; an append
+    while a truncation is not durable.
 
     `directories` are absolute paths. `topic_config` returns a topic's properties, None for an unknown topic, which then
     has `default_config`. `random_bytes(n)` is the source of ids. `meta_version` is the version of meta.properties in a
     new directory. `on_directory_failure(path, partitions)` is called when a directory goes offline, and
-    `on_log_replaced(log)` when `log` is served instead of the one it was moved from. `monotonic`
-    (seconds) times background tasks and, with `sleep`, paces compaction in a thread; `now_ms` of the methods is the
-    wall clock. `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
+    `on_log_replaced(log)` when a move ends and `log`, until then a future log, is served. `monotonic` (seconds) is the
+    clock of background tasks; with `sleep` it also paces compaction in threads. `now_ms` of the methods is the wall
+    clock. `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
     `run_compaction` runs compactions in threads of their own, because they take long and sleep to keep to their rate;
     without it they use those of `run_in_thread`.
     """
@@ -112,7 +113,7 @@ class LogManager:
         self._monotonic = monotonic
         self._sleep = sleep
         self._cleaning: Job | None = None
-        # Logs whose truncation was begun: they are not replaced meanwhile.
+        # Logs whose truncation is in progress: a move does not replace them meanwhile.
         self._truncating: set[Key] = set()
 
         self.schedule = Schedule(monotonic)
@@ -167,7 +168,7 @@ class LogManager:
             run_in_thread,
             choose_jitter_ms,
         )
-        self.moves = ReplicaMoves(self._make_move_parts(move_throttle or Unthrottled()), self.schedule, run_in_thread)
+        self.moves = ReplicaMoves(self._make_move_parts(move_throttle or NoMoveLimit()), self.schedule, run_in_thread)
 
     def _make_move_parts(self, throttle: MoveThrottle) -> MoveParts:
         return MoveParts(
@@ -216,7 +217,7 @@ class LogManager:
             )
             loader.load(now_ms, known or KnownPartitions(), self.default_config.file_delete_delay_ms, self._run_all)
             self.has_found_strays = loader.has_found_strays
-            self._resume_moves(loader.futures, now_ms)
+            self._resume_moves(loader.future_logs, now_ms)
             self.log_dirs.raise_if_none_is_online()
         except BaseException:
             for directory in self.directories.values():
@@ -224,9 +225,9 @@ class LogManager:
             raise
         self._schedule_tasks()
 
-    def _resume_moves(self, futures: Iterable[FoundFuture], now_ms: int) -> None:
+    def _resume_moves(self, future_logs: Iterable[FoundFutureLog], now_ms: int) -> None:
         self.schedule.now_ms = now_ms
-        loader = FutureLoader(
+        loader = FutureLogLoader(
             self.fs,
             self.table,
             self.log_dirs,
@@ -237,13 +238,13 @@ class LogManager:
             self.schedule.monotonic_ms(),
             self.settings.producer_id_expiration_ms,
         )
-        for found in futures:
+        for found in future_logs:
             loader.load(found, self._config_of(found.key[0]))
-        for key in self.table.futures:
+        for key in self.table.future_logs:
             self.schedule.once(0, partial(self._resume_move, key))
 
     def _resume_move(self, key: Key) -> None:
-        if key in self.table.futures:
+        if key in self.table.future_logs:
             self.moves.begin(key)
 
     def _check_identity(self) -> None:
@@ -400,9 +401,9 @@ class LogManager:
     ) -> PartitionLog:
         """Return the partition's log; if there is none, create it in the directory with the fewest partitions.
 
-        Unless `is_new`, none is created while a directory is offline, since the log may be there; that and the lack of
-        a directory raise KAFKA_STORAGE_ERROR (ShortageError if one may be available later). A log with another topic id
-        raises INCONSISTENT_TOPIC_ID.
+        Unless `is_new`, none is created while a directory is offline, because the log may be there. Raises
+        KAFKA_STORAGE_ERROR in this case and if no directory can be used; ShortageError if one may be usable later;
+        INCONSISTENT_TOPIC_ID if the log has another topic id.
         """
         key = (topic, partition)
         log = self.get(topic, partition)
@@ -426,20 +427,21 @@ class LogManager:
         return log
 
     def move_log(self, topic: str, partition: int, path: str, now_ms: int) -> None:
-        """Begin to move a log to the log directory `path`; another move of it ends. Its own directory ends the move.
+        """Begin to move a log to the log directory `path`; a move to another directory ends.
 
-        Raises KAFKA_STORAGE_ERROR if the log, or any log directory, is offline: that may have a copy; ShortageError.
+        If `path` is the log's own directory, a move ends and none begins. Raises KAFKA_STORAGE_ERROR if the log or any
+        log directory is offline, because that may contain a copy; ShortageError.
         """
         key = (topic, partition)
         self.schedule.now_ms = now_ms
-        future = self.table.futures.get(key)
+        future = self.table.future_logs.get(key)
         if future is not None and future.log_directory != path:
             self.moves.cancel(key)
         current = self.get(topic, partition)
-        if current is None or current.log_directory == path or key in self.table.futures:
+        if current is None or current.log_directory == path or key in self.table.future_logs:
             return
         if self.moves.is_ending(key):
-            # The directory that it left may be the one it is to return to.
+            # `path` may be the directory that the log has left, which is not removed yet.
             self.schedule.once(_NEXT_MOVE_MS, partial(self._move_again, topic, partition, path))
             return
         if len(self.online_directories) < len(self.directories):
@@ -476,7 +478,7 @@ class LogManager:
         self._retirement.delete((topic, partition), config.file_delete_delay_ms)
 
     def _forget(self, key: Key) -> None:
-        """Remove the state of a log that is not served any more, and its copy."""
+        """Remove the state of a log that is not served any more, and its future log."""
         self.cleaner.forget(key)
         self.moves.deleted(key)
 
@@ -563,7 +565,7 @@ class LogManager:
         self.checkpoints.write_log_starts(path, done)
 
     def found_producer_id_end(self) -> int:
-        """Return the end of the reserved producer ids that the start found in the log directories, otherwise 0."""
+        """Return the end of the reserved producer ids that the start found in the log directories; 0 for none."""
         return self._producer_id_record.found()
 
     def record_producer_ids(self, next_id: int, done: Done) -> None:
@@ -576,8 +578,8 @@ class LogManager:
     def close(self, monotonic_ms: int, broker_epoch: int = -1, *, has_started: bool = True) -> None:
         """Make everything durable and record a clean stop. Blocks.
 
-        Unless the broker `has_started`, clean directories are marked as they were found and others are not marked: the
-        leader epochs that follow an unclean stop may not have begun.
+        Unless the broker `has_started`, only directories that had the mark of a clean stop at the start get it again:
+        after an unclean stop new leader epochs must begin, which may not have happened yet.
         """
         self.cleaner.close()
         self.moves.close()

@@ -28,9 +28,9 @@ class PartitionLog:
     Created by `odradek.log.recovery.open_partition_log`. Not thread-safe, except for `LogSync.run`,
     `remove_deleted` and regions that were read.
 
-    `state` is shared by the parts and has the same values as the properties; the produce and fetch paths read it
-    without a call. For the same reason the methods of these paths are bound here, not delegated to. Neither the state
-    nor a part refers to the PartitionLog: the files of a deleted log are closed with the last reference to it.
+    `state` is shared by the parts. The produce and fetch paths read it directly, because a property costs a call; for
+    the same reason the methods of these paths are attributes, bound to the parts. Neither the state nor a part refers
+    to the PartitionLog: the files of a deleted log are closed with the last reference to it.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PartitionLog:
         self.state.elect(epoch)
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch with its first batch. Raises OSError, in which case nothing has changed."""
+        """Begin a leader epoch with its first batch. If it raises OSError, nothing has changed."""
         self.state.assign_epoch(epoch, start_offset)
 
     def roll(self, now_ms: int) -> Segment:
@@ -146,7 +146,7 @@ class PartitionLog:
         return self.flusher.flush_due_offset(monotonic_ms)
 
     def prepare_flush(self, target_offset: int | None = None) -> LogSync | None:
-        """Return the task that makes batches below `target_offset` (the log's end) durable; None if they are."""
+        """Return the task that makes batches below `target_offset` durable (`LogFlusher.prepare_flush`)."""
         return self.flusher.prepare_flush(target_offset)
 
     def finish_flush(self, task: LogSync, monotonic_ms: int) -> None:
@@ -173,12 +173,12 @@ class PartitionLog:
         """Make everything durable, so that the next start needs no recovery. Blocks."""
         self.flusher.close(monotonic_ms)
 
-    def directory_unsynced(self) -> None:
-        """Make the next flush, or the close of the log, sync the directory's name and the topic id in it."""
+    def mark_name_unsynced(self) -> None:
+        """Make the next flush, or the close of the log, sync the name of the directory and the topic id in it."""
         self.state.has_unsynced_name = True
 
     def end_of_gaps(self) -> int:
-        """Return the base of the last segment before which offsets are missing, as after a compaction; 0 if none are.
+        """Return the base offset of the last segment that follows a gap, as after a compaction; 0 if there is no gap.
 
         Reads the end of each segment.
         """
@@ -186,11 +186,11 @@ class PartitionLog:
         return max((next_base for segment, next_base in pairs if segment.next_offset() < next_base), default=0)
 
     def move(self, directory: str) -> None:
-        """Use the new path of the partition's directory, which is being deleted, or was a future replica."""
+        """Use a new path of the partition's directory: it was renamed for deletion, or its future log is served now."""
         self.state.directory = directory
         self.producer_state.directory = directory
         self.state.unsynced_paths.clear()
-        # Their writes use the old path.
+        # Unwritten snapshots have the old path.
         self.flusher.cancel_snapshots()
         for segment in self.segments:
             segment.move(directory)
@@ -253,7 +253,7 @@ class PartitionLog:
 
     @property
     def latest_epoch(self) -> int:
-        """The last leader epoch that wrote or was elected; -1 if there is none."""
+        """The last leader epoch, with or without batches; -1 if there is none."""
         return self.state.leader_epochs.latest_epoch
 
     @property
@@ -262,7 +262,7 @@ class PartitionLog:
 
     @property
     def doubtful_segment(self) -> Segment | None:
-        """The segment whose records retention has to read before it can decide."""
+        """The segment whose records have to be read before retention can be applied to it; None for none."""
         return self.state.doubtful_segment
 
     @property

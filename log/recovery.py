@@ -1,7 +1,7 @@
 """Opening a partition's directory: after a clean stop, after a crash, and one that Apache Kafka wrote.
 
 After a crash every segment from the one with the recovery point on is read: the first batch with a wrong length
-or checksum ends the log. Indexes, leader epochs and producers are rebuilt from its batches.
+or checksum ends the log. Indexes, leader epochs and producers are rebuilt from the batches.
 """
 
 import logging
@@ -47,7 +47,11 @@ class DamagedLogError(Exception):
 
 
 class RecoveryReport:
-    """Work done to open logs: verified bytes, removed bytes and segments, and segments that were read."""
+    """Work done to open logs.
+
+    `logs`, `segments`, `verified_bytes`: logs with segments that were read completely, these segments, and their bytes
+    `removed_bytes`, `removed_segments`: what was removed from the ends of logs and segments
+    """
 
     __slots__ = ("logs", "removed_bytes", "removed_segments", "segments", "verified_bytes")
 
@@ -148,37 +152,21 @@ class _Loader:
             self._recover_from(first, log_start_offset)
         end_offset = self._find_end(log_start_offset) if self.segments else None
         if end_offset is not None and end_offset < recovery_point and first:
-            logger.warning(
-                "verifying the whole log, because it does not reach its recovery point directory=%s end=%d point=%d",
-                self.directory,
-                end_offset,
-                recovery_point,
-            )
-            for number, segment in enumerate(self.segments[:first]):
-                self._rebuild_flushed(segment, number, log_start_offset)
-            end_offset = self.segments[-1].next_offset()
+            end_offset = self._verify_flushed(self.segments[:first], end_offset, log_start_offset, recovery_point)
         if end_offset is not None and end_offset < log_start_offset:
-            if is_clean:
-                raise DamagedLogError(
-                    f"the log in {self.directory} ends at {end_offset}, but its start in "
-                    f"{checkpoints.LOG_START_OFFSETS_FILE} is {log_start_offset}; correct that entry, or remove it to "
-                    "keep the whole log"
-                )
-            logger.warning(
-                "log ends before its log start offset and is emptied directory=%s end=%d start=%d",
-                self.directory,
-                end_offset,
-                log_start_offset,
-            )
-            self._delete(self.segments)
-            self.segments = []
-            self.epochs.clear()
+            self._empty(end_offset, log_start_offset, is_clean=is_clean)
             end_offset = None
         if end_offset is None:
             end_offset = log_start_offset
             self.segments = [self._segment(log_start_offset, fresh=True)]
         else:
             self.has_found_segments = True
+        return self._make_state(log_start_offset, end_offset, recovery_point, is_clean=is_clean)
+
+    def _make_state(
+        self, log_start_offset: int, end_offset: int, recovery_point: int, *, is_clean: bool
+    ) -> LoadedState:
+        """Rebuild the producers, and return the result of the recovery."""
         new_point = end_offset if is_clean else min(recovery_point, end_offset)
         start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.epochs.truncate_from_end(end_offset)
@@ -190,12 +178,44 @@ class _Loader:
         rebuilt = [segment for segment in self.segments if segment in self.rebuilt]
         if self.has_gap:
             # Unsynced segments would lower the recovery point, and the next recovery would truncate the log at the gap.
-            # The removed bytes must not reappear after a crash either.
+            # After a crash the removed bytes must not reappear either.
             for path in [segment.path(kind) for segment in rebuilt for kind in SEGMENT_SUFFIXES]:
                 self.fs.sync_path(path)
             self.fs.sync_directory(self.directory)
             rebuilt = []
         return LoadedState(self.segments, start_offset, end_offset, new_point, self.epochs, producers, rebuilt)
+
+    def _verify_flushed(
+        self, segments: list[Segment], end_offset: int, log_start_offset: int, recovery_point: int
+    ) -> int:
+        """Recover the segments below the recovery point, which the log does not reach; return the new end."""
+        logger.warning(
+            "verifying the whole log, because it does not reach its recovery point directory=%s end=%d point=%d",
+            self.directory,
+            end_offset,
+            recovery_point,
+        )
+        for number, segment in enumerate(segments):
+            self._rebuild_flushed(segment, number, log_start_offset)
+        return self.segments[-1].next_offset()
+
+    def _empty(self, end_offset: int, log_start_offset: int, *, is_clean: bool) -> None:
+        """Remove all segments of a log that ends before its start. Raises DamagedLogError after a clean stop."""
+        if is_clean:
+            raise DamagedLogError(
+                f"the log in {self.directory} ends at {end_offset}, but its start in "
+                f"{checkpoints.LOG_START_OFFSETS_FILE} is {log_start_offset}; correct that entry, or remove it to "
+                "keep the whole log"
+            )
+        logger.warning(
+            "log ends before its log start offset and is emptied directory=%s end=%d start=%d",
+            self.directory,
+            end_offset,
+            log_start_offset,
+        )
+        self._delete(self.segments)
+        self.segments = []
+        self.epochs.clear()
 
     def _find_end(self, log_start_offset: int) -> int:
         """Return the log's end. If the last segment's file has bytes after its last batch, recover and truncate it."""
@@ -218,7 +238,7 @@ class _Loader:
     def _lacks_first_epochs(self, start_offset: int) -> bool:
         """Return whether the first epoch begins after the log's start.
 
-        The epochs below a later log start were removed, and then a crash has undone the move of the log start.
+        The epochs below a later log start were removed, and then a crash has undone the advance of the log start.
         """
         earliest = self.epochs.earliest()
         return earliest is not None and earliest[1] > start_offset
@@ -358,7 +378,7 @@ class _Loader:
                     segment.next_offset(),
                 )
                 self.report.removed_bytes += sum(one.size_bytes for one in later)
-                self.report.removed_segments = len(later)
+                self.report.removed_segments += len(later)
                 self._delete(later)
                 del self.segments[index + 1 :]
                 # Otherwise the removed bytes might reappear after a crash, behind newer batches.

@@ -17,8 +17,8 @@ class SharedWrite:
     pass to the callers; if it raises, they get the exception. `idle` is called when no write follows. Every caller is
     called back.
 
-    Flushes of a log, checkpoints of log start offsets and syncs of new directories are shared writes. After a failure
-    `prepare` returns None or raises, because the log or its directory is offline.
+    Flushes of a log, checkpoints of offsets, records of producer ids and syncs of new directories are shared writes.
+    After a disk failure the writes do nothing or raise, because the log or its directory is offline.
     """
 
     __slots__ = ("_ended", "_idle", "_next", "_prepare", "_run_in_thread")
@@ -63,9 +63,9 @@ class SharedWrite:
         def finish(error: Exception | None) -> None:
             try:
                 result = self._ended(error)
-            except Exception as defect:
+            except Exception as failure:
                 logger.exception("the result of a write could not be recorded; please report it")
-                result = defect
+                result = failure
             self._next = None
             if next_callers:
                 self._begin(next_callers)

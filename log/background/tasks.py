@@ -20,7 +20,6 @@ RunAll = Callable[[Sequence[Callable[[], None]], int], None]
 """Run all actions, in up to the given number of threads, and return when all have ended (`parallel.run_all`)."""
 
 Item = TypeVar("Item")
-T = TypeVar("T")
 
 STEP_S: Final = 0.002
 """Maximum duration of a step; the remaining work runs after other work of the reactor."""
@@ -40,14 +39,14 @@ def run_inline(work: Callable[[], None], done: Done) -> None:
 
 
 def drain(items: list[Item]) -> Iterator[Item]:
-    """Yield the items in order and drop each from the list, so that a log deleted meanwhile is not kept in memory."""
+    """Yield the items in order and remove each from the list, so that the list keeps no deleted log in memory."""
     items.reverse()
     while items:
         yield items.pop()
 
 
 class Job:
-    """Periodic work. `step(now_ms)` does a small part and returns whether more is to be done immediately.
+    """Periodic work. `step(now_ms)` does a part of it and returns whether more is to be done immediately.
 
     `due_ms` is on the monotonic clock, `now_ms` on the wall clock.
     """
@@ -95,7 +94,7 @@ class Sweep(Generic[Item]):
             try:
                 self._visit(item, now_ms)
             except Exception:
-                logger.exception("background work failed and will be retried; please report this error item=%r", item)
+                logger.exception("background work failed and will be retried; please report it item=%r", item)
             if self._monotonic() > end_s:
                 break
         return True
@@ -115,18 +114,20 @@ class Schedule:
         self._added = 0
 
     def add(self, step: Callable[[int], bool], interval_ms: int, first_delay_ms: int) -> Job:
+        """Schedule a periodic job."""
         job = Job(step, interval_ms, self.monotonic_ms() + first_delay_ms)
         self.jobs.append(job)
         return job
 
     def once(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Schedule a one-time action."""
         self._added += 1
         heapq.heappush(self._once, (self.monotonic_ms() + delay_ms, self._added, action))
 
     def run_due(self, now_ms: int) -> int:
         """Run due work, the longest overdue first; begin no step after STEP_S. Return the delay (ms) to the next call.
 
-        Exceptions are logged; the job continues after its interval.
+        Exceptions are logged; a job continues after its interval, a one-time action is not repeated.
         """
         self.now_ms = now_ms
         monotonic_ms = self.monotonic_ms()
@@ -135,7 +136,7 @@ class Schedule:
             if not self._run_once_until(job.due_ms, end_s) or self._monotonic() > end_s:
                 return 0
             job.due_ms = monotonic_ms + max(job.interval_ms, _MIN_INTERVAL_MS)
-            if _run_logged(job.step, now_ms):
+            if _run_step(job, now_ms):
                 job.due_ms = self.monotonic_ms()
         if not self._run_once_until(monotonic_ms, end_s):
             return 0
@@ -153,14 +154,18 @@ class Schedule:
         while self._once and self._once[0][0] <= due_ms:
             if self._monotonic() > end_s:
                 return False
-            _run_logged(heapq.heappop(self._once)[2])
+            action = heapq.heappop(self._once)[2]
+            try:
+                action()
+            except Exception:
+                logger.exception("background work failed and is not retried; please report it")
         return True
 
 
-def _run_logged(action: Callable[..., T], *arguments: int) -> T | None:
-    """Return the result of an action; log its exception and return None if it raises."""
+def _run_step(job: Job, now_ms: int) -> bool:
+    """Return whether more is to be done immediately; not if the step raises, which is logged."""
     try:
-        return action(*arguments)
+        return job.step(now_ms)
     except Exception:
-        logger.exception("background work failed and will be retried; please report this error")
-        return None
+        logger.exception("background work failed and will be retried; please report it")
+        return False

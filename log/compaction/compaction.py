@@ -4,7 +4,7 @@ from bisect import bisect_right
 from typing import Protocol
 
 from odradek.log.compaction.cleanable import CleanableRange, group_segments
-from odradek.log.compaction.run import Job, MappedKeys, Worker
+from odradek.log.compaction.run import CompactionJob, MappedKeys, Worker
 from odradek.log.segments.segment import Segment
 
 
@@ -47,13 +47,13 @@ class Compaction:
     def size_bytes(self) -> int:
         return sum(segment.size_bytes for segment in self._segments)
 
-    def job(self, settings: CleanerSettings) -> Job:
+    def job(self, settings: CleanerSettings) -> CompactionJob:
         """Return the job for the worker. The cleaner's threads share its memory and I/O rate. Raises OSError."""
         log, config, share = self.log, self.log.config, max(1, settings.log_cleaner_threads)
         start_offset = self.cleanable.first_dirty_offset
         bases = [segment.base_offset for segment in self._segments]
         dirty = self._segments[max(0, bisect_right(bases, start_offset) - 1)]
-        return Job(
+        return CompactionJob(
             directory=self.directory,
             sources=tuple((segment.base_offset, segment.size_bytes) for segment in self._segments),
             all_bases=tuple(segment.base_offset for segment in log.segments),

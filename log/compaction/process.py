@@ -22,12 +22,12 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any
 
-from odradek.log.background.pacing import Throttle
+from odradek.log.background.pacing import RateLimiter
 from odradek.log.compaction.run import (
     Cancelled,
     CompactionFailed,
+    CompactionJob,
     CompactionRun,
-    Job,
     MappedKeys,
     WorkerLost,
     WorkerStalled,
@@ -97,7 +97,7 @@ class ProcessWorker:
     def pid(self) -> int:
         return self._pid
 
-    def begin(self, job: Job) -> MappedKeys:
+    def begin(self, job: CompactionJob) -> MappedKeys:
         return MappedKeys(*self._call((_BEGIN, tuple(job))))
 
     def write(self, bases: tuple[int, ...], producers: bytes) -> None:
@@ -236,7 +236,7 @@ class _Child:
         self._run: CompactionRun | None = None
 
     def begin(self, fields: tuple[Any, ...]) -> MappedKeys:
-        job = Job(*fields)
+        job = CompactionJob(*fields)
         # Release the previous offset map before the next one is allocated.
         self._run = None
         rate = job.bytes_per_second
@@ -247,9 +247,9 @@ class _Child:
                 starvation.check()
                 self._heartbeat()
 
-            throttle = Throttle(rate, time.monotonic, starvation.sleep, check)
+            throttle = RateLimiter(rate, time.monotonic, starvation.sleep, check)
         else:
-            throttle = Throttle(rate, time.monotonic, time.sleep, self._heartbeat)
+            throttle = RateLimiter(rate, time.monotonic, time.sleep, self._heartbeat)
         self._run = CompactionRun(OsFileSystem(), job, throttle)
         return self._run.map_keys()
 

@@ -53,7 +53,7 @@ class WorkerStalled(WorkerLost):
     """The process made no progress and was killed. The log is unchanged, and compaction can be retried later."""
 
 
-class Job(NamedTuple):
+class CompactionJob(NamedTuple):
     """Description of a compaction, in values that `marshal` supports.
 
     sources: (base offset, size in bytes) of the segments below `end_offset`, ascending
@@ -101,7 +101,7 @@ class Worker(Protocol):
     They raise OSError, CompactionFailed for a log that cannot be compacted, Cancelled, or WorkerLost.
     """
 
-    def begin(self, job: Job) -> MappedKeys:
+    def begin(self, job: CompactionJob) -> MappedKeys:
         """Start a compaction: map the keys of the dirty part."""
         ...
 
@@ -131,7 +131,7 @@ class LocalWorker:
         self._is_cancelled = False
         self._run: CompactionRun | None = None
 
-    def begin(self, job: Job) -> MappedKeys:
+    def begin(self, job: CompactionJob) -> MappedKeys:
         pacer = Pacer(job.bytes_per_second, self._monotonic, self._sleep, self._check)
         self._run = CompactionRun(self._fs, job, pacer)
         with _wrapping_errors():
@@ -174,7 +174,7 @@ def remove_cleaned(fs: FileSystem, directory: str) -> None:
 class CompactionRun:
     """A compaction: `map_keys`, then `write` for each group. `pause(bytes)` is called for each read and write."""
 
-    def __init__(self, fs: FileSystem, job: Job, pause: Callable[[int], None]) -> None:
+    def __init__(self, fs: FileSystem, job: CompactionJob, pause: Callable[[int], None]) -> None:
         self._fs = fs
         self._job = job
         self._pause = pause

@@ -53,10 +53,10 @@ class AgeVerifier:
             del self._waiting[segment]
             try:
                 if error is not None:
-                    # The segment may be gone by now. If not, the next check of retention tries again.
+                    # The segment may have been deleted. Otherwise the next check of retention tries again.
                     logger.warning("segment cannot be read to verify its age segment=%s error=%s", segment, error)
                 else:
-                    segment.timestamps_read(found[0], size_bytes)
+                    segment.set_read_timestamp(found[0], size_bytes)
                     # If it has grown since, the next check of retention decides.
                     if segment.size_bytes == size_bytes and segment in log.segments and log.failure is None:
                         self._retry(log, now_ms)

@@ -19,14 +19,15 @@ from odradek.log.storage.log_directory import LogDirectory
 TRUNCATED_CHECKPOINTS: Final = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE)
 """Checkpoints that are written after a truncation, before the next append.
 
-Otherwise recovery would regard batches appended then as flushed, or as compacted, because of the earlier end.
+Otherwise recovery would treat batches that are appended then as flushed or compacted, because the offsets in the
+checkpoints are above the new end.
 """
 
 _AFTER_ROLL_MS = 1_000
 
 
 class OffsetCheckpoints:
-    """Writes checkpoints. `cleaned` are the offsets up to which logs are compacted."""
+    """Writes checkpoints. `cleaned` contains the offsets up to which logs are compacted."""
 
     def __init__(
         self,
@@ -44,8 +45,8 @@ class OffsetCheckpoints:
         paths = log_dirs.by_path
         self._log_start_writes = {path: self._shared_write(path, (LOG_START_OFFSETS_FILE,)) for path in paths}
         self._truncation_writes = {path: self._shared_write(path, TRUNCATED_CHECKPOINTS) for path in paths}
-        # Directories whose recovery points are written soon.
-        self._moved: set[str] = set()
+        # Directories for which a write of the recovery points is scheduled.
+        self._scheduled: set[str] = set()
 
     def offsets(self, file_name: str, path: str) -> Offsets:
         """Return the current content of a checkpoint file. A damaged log keeps its entry until it is repaired."""
@@ -60,16 +61,16 @@ class OffsetCheckpoints:
     def _offsets_of_served(self, file_name: str, path: str) -> Offsets:
         has_one = len(self._log_dirs.by_path) == 1
         logs = [(key, log) for key, log in self._table.logs.items() if has_one or log.log_directory == path]
-        # A future log has the gaps of the current one: both have the same compacted offset.
-        logs += [(key, log) for key, log in self._table.futures.items() if log.log_directory == path]
+        # A future log is a copy with the gaps of the current log, so that it has the same compacted offset.
+        logs += [(key, log) for key, log in self._table.future_logs.items() if log.log_directory == path]
         if file_name == RECOVERY_POINTS_FILE:
             return {key: log.recovery_point for key, log in logs}
         if file_name == HIGH_WATERMARKS_FILE:
             return {key: log.high_watermark for key, log in logs}
         if file_name == CLEANER_OFFSETS_FILE:
             return {key: self._cleaned[key] for key, _ in logs if key in self._cleaned}
-        # Apache Kafka omits starts that equal the first segment's. A power loss may undo the removal of the segments
-        # before it.
+        # Apache Kafka omits a start that equals the base offset of the first segment. It is written here, because a
+        # power loss may undo the removal of earlier segments.
         return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
 
     def write_now(self, directory: LogDirectory, file_name: str) -> None:
@@ -91,13 +92,13 @@ class OffsetCheckpoints:
         self._run_in_thread(self.prepare(path, file_name) or (lambda: None), done)
 
     def write_recovery_points_soon(self, path: str) -> None:
-        """Write the recovery points after a roll: a recovery need not read a segment that is flushed."""
-        if path in self._moved:
+        """Schedule a write of the recovery points, after a roll: recovery need not read a flushed segment again."""
+        if path in self._scheduled:
             return
-        self._moved.add(path)
+        self._scheduled.add(path)
 
         def write() -> None:
-            self._moved.discard(path)
+            self._scheduled.discard(path)
             directory = self._log_dirs.by_path[path]
             if directory.failure is None:
                 self.write(directory, RECOVERY_POINTS_FILE)
@@ -124,8 +125,8 @@ class OffsetCheckpoints:
     def write_log_starts(self, path: str, done: Done) -> None:
         """Make the starts of a directory's logs durable, then call `done`, with the failure if there was one.
 
-        Callers before the start of a write share it. After a failure the starts are unchanged, and the next
-        checkpoint saves them if the directory is still online.
+        Callers during a write share the next one. After a failure the starts in memory remain, and the next checkpoint
+        saves them if the directory is still online.
         """
         self._request(self._log_start_writes, path, done)
 

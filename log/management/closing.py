@@ -1,7 +1,7 @@
 """Close of all logs of a broker: everything is written first, then made durable together.
 
-A supervisor that stops a broker allows some ten seconds. The six syncs of a log take milliseconds, and there may be
-thousands of logs. Therefore one call syncs the whole file system, if the operating system supports that.
+Supervisors kill a broker that takes longer than some ten seconds to stop. The six syncs of a log take milliseconds, and
+there may be thousands of logs. Therefore one call syncs the whole file system, if the operating system supports that.
 """
 
 import logging
@@ -24,7 +24,7 @@ def close_logs(
 ) -> Failures:
     """Make all logs durable, so that the next start need not recover; return the failures. Blocks."""
     failures: Failures = []
-    undone: set[PartitionLog] = set()
+    unclosed: set[PartitionLog] = set()
     tasks: list[tuple[PartitionLog, LogSync]] = []
 
     def guard(log: PartitionLog, action: Callable[[], None]) -> Callable[[], None]:
@@ -33,7 +33,7 @@ def close_logs(
                 action()
             except (LogDirFailure, ShortageError) as failure:
                 failures.append((log.log_directory, failure))
-                undone.add(log)
+                unclosed.add(log)
 
         return act
 
@@ -58,7 +58,7 @@ def close_logs(
     ]
     run_all([guard(log, task.run) for log, task in single], threads)
     for log, task in tasks:
-        if log.log_directory not in lost and log not in undone:
+        if log.log_directory not in lost and log not in unclosed:
             guard(log, lambda log=log, task=task: log.finish_close(task, monotonic_ms))()  # type: ignore[misc]
     return failures
 

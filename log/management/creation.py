@@ -32,13 +32,13 @@ from odradek.log.storage.name_sync import NameSync
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 _MAX_PREFERENCES = 10_000
-"""Limit of preferred log directories, which clients may set for partitions that never come."""
+"""Limit of preferred log directories, which clients may set for partitions that are never created."""
 
 
 class LogCreation:
     """Creates logs, each in its preferred log directory, or in the one with the fewest logs.
 
-    preferred: log directories by partition, until the log is created
+    `preferred`: log directories by partition, until the log is created
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LogCreation:
             return log
         if short is not None and key not in offline:
             raise short
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can take {partition_name(*key)}")
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can be used for {partition_name(*key)}")
 
     def _candidates(self, key: Key) -> list[LogDirectory]:
         """Return the log directories in which to try to create a log, in this order."""
@@ -106,7 +106,7 @@ class LogCreation:
     ) -> PartitionLog:
         """Create an empty future log of `current` in the log directory `path`. Raises LogDirFailure, ShortageError.
 
-        The name that it will have must be free: a directory of that name belongs to no log.
+        A directory with its later name, that of the partition, belongs to no log and is renamed as stray.
         """
         key = (current.topic, current.partition)
         directory = self._log_dirs.by_path[path]
@@ -134,8 +134,8 @@ class LogCreation:
             except ShortageError:
                 self._retirement.discard(log)
                 raise
-        log.directory_unsynced()
-        self._table.futures[key] = log
+        log.mark_name_unsynced()
+        self._table.future_logs[key] = log
         return log
 
     def _create_in(
@@ -151,13 +151,15 @@ class LogCreation:
     ) -> PartitionLog:
         """Create a log in a log directory. Raises LogDirFailure, DamagedLogError, ShortageError.
 
-        An incomplete log is then removed durably: if the log were created elsewhere, the next start would find it
-        twice. If it cannot be removed, the partition is offline, and the next start finds it here.
+        If it raises, the incomplete log is removed durably: otherwise the next start would find two logs if this one is
+        created in another directory. If it cannot be removed, the partition is offline until the next start, which
+        finds it here.
 
-        Old checkpoint entries of the partition are removed in the directories `checked`.
+        Old checkpoint entries of the partition are removed in the directories `checked`. This syncs files in the
+        calling thread, once after the deletion of logs.
 
-        An existing directory is never that of the new log: `open` registered all logs, refused ones are offline, and
-        deleted or incomplete ones are renamed.
+        An existing directory at `path` belongs to no log and is renamed as stray: `open` registered all logs, refused
+        ones are offline, and deleted or incomplete ones are renamed.
         """
         if self._fs.spare_descriptors() < 1:
             raise ExhaustedError(directory.path, f"no file descriptor is left for the log of {partition_name(*key)}")
@@ -167,7 +169,7 @@ class LogCreation:
         try:
             self._fs.make_directory(path)
         except OSError as error:
-            raise storage_error(directory.path, f"making {path} failed: {error}", error) from error
+            raise storage_error(directory.path, f"creating {path} failed: {error}", error) from error
         try:
             return open_partition_log(
                 self._fs,
@@ -182,17 +184,23 @@ class LogCreation:
                 choose_jitter_ms=self._choose_jitter_ms,
             )
         except (LogDirFailure, DamagedLogError, ShortageError) as error:
-            if is_exhausted(error):
-                # A removal needs descriptors, a rename does not.
-                self._retirement.remove_tree_later(self._retirement.rename(path, key, DELETE_SUFFIX), 0)
-                raise
-            try:
-                self._fs.remove_tree(path)
-                self._fs.sync_directory(directory.path)
-            except OSError:
-                self._table.offline[key] = path
-                raise LogDirFailure(directory.path, f"an incomplete log cannot be removed: {error}") from error
+            self._remove_incomplete(directory, path, key, error)
             raise
+
+    def _remove_incomplete(
+        self, directory: LogDirectory, path: str, key: Key, error: KafkaError | DamagedLogError
+    ) -> None:
+        """Remove the directory of a log whose creation failed with `error`. Raises LogDirFailure if that fails."""
+        if is_exhausted(error):
+            # A removal needs descriptors, a rename does not.
+            self._retirement.remove_tree_later(self._retirement.rename(path, key, DELETE_SUFFIX), 0)
+            return
+        try:
+            self._fs.remove_tree(path)
+            self._fs.sync_directory(directory.path)
+        except OSError:
+            self._table.offline[key] = path
+            raise LogDirFailure(directory.path, f"an incomplete log cannot be removed: {error}") from error
 
     def _remove_checkpoints_of(self, key: Key, directory: LogDirectory, checked: list[LogDirectory]) -> None:
         """Remove entries of a deleted log of that name, durably. Raises LogDirFailure, ShortageError.
@@ -215,7 +223,7 @@ class LogCreation:
         """Write the topic id into the log's directory. Raises LogDirFailure, ShortageError."""
         self._write_topic_id(log, topic_id)
         self._table.topic_ids[log.topic, log.partition] = topic_id
-        log.directory_unsynced()
+        log.mark_name_unsynced()
         self._sync_names(log)
 
     def _write_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:

@@ -143,7 +143,7 @@ class _LogFlush:
     def prepare(self) -> Callable[[], None] | None:
         """Return the next sync; None if everything is durable. Raises KafkaError for a failed or deleted log."""
         log = self._log
-        if not self._table.serves(log) and self._table.futures.get((log.topic, log.partition)) is not log:
+        if not self._table.serves(log) and self._table.future_logs.get((log.topic, log.partition)) is not log:
             # The files of a deleted log may be missing, which is not a failure of the disk.
             raise log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
         target_offset, self._target_offset = self._target_offset, None

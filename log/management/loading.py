@@ -48,16 +48,16 @@ from odradek.log.storage.log_directory import (
 
 logger = logging.getLogger(__name__)
 
-_ANYWHERE: Final = 2**63 - 1
-"""An offset beyond every log."""
+_NO_LIMIT: Final = 2**63 - 1
+"""An offset above all logs."""
 
 
 class DuplicateLogError(Exception):
-    """A partition is in two log directories, and no topic id decides between them; str is one readable line."""
+    """A partition is in two log directories, and their topic ids do not decide between them; str is one line."""
 
 
-class _FoundLog(NamedTuple):
-    """A directory to open as a log. `stored_topic_id` is None for a partition to adopt, which is not in the store."""
+class _LogToOpen(NamedTuple):
+    """A directory to open as a log. `stored_topic_id` is None for a partition to adopt: the metadata lacks it."""
 
     directory: LogDirectory
     key: Key
@@ -66,7 +66,7 @@ class _FoundLog(NamedTuple):
     offsets: dict[str, Offsets]
 
 
-class FoundFuture(NamedTuple):
+class FoundFutureLog(NamedTuple):
     """The directory of a future log, and the offsets of its checkpoints. `cleaned_to` is None if it has none."""
 
     key: Key
@@ -79,7 +79,7 @@ class FoundFuture(NamedTuple):
 class _LoadedLog(NamedTuple):
     """Result of opening one log. Without `log` and `failure` it was not opened, because it belongs to another topic.
 
-    `has_new_point`: recovery point and `cleaned_to` must be durable before the partition is adopted.
+    `has_new_point`: the start must write the recovery point and `cleaned_to` to the checkpoints.
     """
 
     key: Key
@@ -95,8 +95,8 @@ class _LoadedLog(NamedTuple):
 class LogLoader:
     """Opens all logs, once.
 
-    `has_found_strays` is set if there were partitions that the cluster does not have, `futures` to the directories of
-    future logs, which are not opened. `cleaned` receives the offsets up to which logs are compacted.
+    `has_found_strays` is set if there were partitions that the cluster does not have. `future_logs` is set to the
+    directories of future logs, which are not opened. `cleaned` receives the offsets up to which logs are compacted.
     """
 
     def __init__(
@@ -123,9 +123,9 @@ class LogLoader:
         self._config_of = config_of
         self._choose_jitter_ms = choose_jitter_ms
         self.has_found_strays = False
-        self.futures: list[FoundFuture] = []
+        self.future_logs: list[FoundFutureLog] = []
         self._is_clean = True
-        self._found: list[_FoundLog] = []
+        self._found: list[_LogToOpen] = []
         self._offsets: list[dict[str, Offsets]] = []
         self._strays: list[tuple[str, Key]] = []
         self._loaded: list[_LoadedLog] = []
@@ -181,26 +181,28 @@ class LogLoader:
                 if entry.suffix == DELETE_SUFFIX:
                     self._retirement.remove_tree_later(path, file_delete_delay_ms)
                 elif entry.suffix == FUTURE_SUFFIX:
-                    self.futures.append(_find_future(key, path, offsets))
+                    self.future_logs.append(_find_future_log(key, path, offsets))
                 elif entry.suffix:
-                    logger.warning("not serving directory=%s", path)
+                    logger.warning("not serving a stray directory, which may be removed directory=%s", path)
                 elif kind is DirectoryKind.PARTITION:
-                    self._found.append(_FoundLog(directory, key, path, known.topic_id(*key), offsets))
+                    self._found.append(_LogToOpen(directory, key, path, known.topic_id(*key), offsets))
                 elif kind is DirectoryKind.STRAY:
                     self._strays.append((path, key))
                 else:
                     foreign.append(path)
         if foreign:
             logger.warning(
-                "directories that are no partitions are left alone count=%d: %s", len(foreign), format_names(foreign)
+                "directories that are not partitions are left unchanged count=%d: %s",
+                len(foreign),
+                format_names(foreign),
             )
 
     def _remove_replaced(self, file_delete_delay_ms: int) -> None:
-        """Remove the directories of logs that moves have replaced, which a crash can prevent or undo.
+        """Remove the directories of logs that moves have replaced: a crash can prevent or undo their removal.
 
-        Both have the same topic id. The new directory is durable, also if the other one was found again later.
+        Both directories have the same topic id. The one with the mark is complete and durable.
         """
-        by_key: dict[Key, list[_FoundLog]] = {}
+        by_key: dict[Key, list[_LogToOpen]] = {}
         for found in self._found:
             by_key.setdefault(found.key, []).append(found)
         for several in by_key.values():
@@ -214,7 +216,7 @@ class LogLoader:
                 if found is not moved[0]:
                     self._remove_one(found, moved[0], file_delete_delay_ms)
 
-    def _read_found_id(self, found: _FoundLog) -> bytes | None:
+    def _read_found_id(self, found: _LogToOpen) -> bytes | None:
         """Read the topic id of a directory. A failure takes the log directory offline."""
         try:
             return read_topic_id(self._fs, found.path, is_clean=False)
@@ -222,7 +224,7 @@ class LogLoader:
             self._log_dirs.fail(found.directory.path, found.directory.failed("opening", error))
             return None
 
-    def _remove_one(self, found: _FoundLog, moved: _FoundLog, file_delete_delay_ms: int) -> None:
+    def _remove_one(self, found: _LogToOpen, moved: _LogToOpen, file_delete_delay_ms: int) -> None:
         logger.info("removing a replica that was moved from=%s to=%s", found.path, moved.path)
         self._found.remove(found)
         with suppress(LogDirFailure, ShortageError):
@@ -239,8 +241,8 @@ class LogLoader:
 
     # Open
 
-    def _make_opener(self, found: _FoundLog, now_ms: int) -> Callable[[], None]:
-        """Return the function that opens one log, in any thread, and appends the result to `_loaded`."""
+    def _make_opener(self, found: _LogToOpen, now_ms: int) -> Callable[[], None]:
+        """Return a function for any thread that opens one log and appends the result to `_loaded`."""
         config = self._config_of(found.key[0])
 
         def open_log() -> None:
@@ -248,13 +250,9 @@ class LogLoader:
 
         return open_log
 
-    def _open(self, found: _FoundLog, config: LogConfig, now_ms: int) -> _LoadedLog:
+    def _open(self, found: _LogToOpen, config: LogConfig, now_ms: int) -> _LoadedLog:
         directory, key, path, stored_topic_id, offsets = found
-        cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key)
-        stored_point = offsets[RECOVERY_POINTS_FILE].get(key, 0)
-        is_unknown = stored_topic_id is None or key not in offsets[RECOVERY_POINTS_FILE]
-        topic_id = log = None
-        has_new_point = False
+        topic_id = log = new_cleaned_to = None
         failure: Exception | None = None
         report = RecoveryReport()
         try:
@@ -270,7 +268,7 @@ class LogLoader:
                 monotonic_ms=self._schedule.monotonic_ms(),
                 is_clean=directory.was_clean,
                 log_start_offset=offsets[LOG_START_OFFSETS_FILE].get(key, 0),
-                recovery_point=stored_point,
+                recovery_point=offsets[RECOVERY_POINTS_FILE].get(key, 0),
                 cleaned_to=self._find_gap_limit(found),
                 producer_expiration_ms=self._settings.producer_id_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
@@ -278,28 +276,41 @@ class LogLoader:
             )
             log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
             if not directory.was_clean:
-                log.directory_unsynced()
-            if is_unknown and (gaps_end := log.end_of_gaps()):
-                # The next recovery would truncate the log at a gap that no checkpoint attributes to compaction.
-                cleaned_to = max(cleaned_to or 0, gaps_end)
-                has_new_point = True
-            if has_new_point or (config.flush_before_acks and not directory.was_clean):
-                # The found data may be in memory only, and is about to be read.
-                log.flush(self._schedule.monotonic_ms())
-            if report.segments > 0 and log.recovery_point < stored_point:
-                # Rebuilt indexes are not durable yet, and the stored recovery point may be above them, from a close.
-                # The next recovery would truncate the log at the gaps between the two.
-                cleaned_to = max(cleaned_to or 0, log.end_of_gaps())
-                has_new_point = True
+                log.mark_name_unsynced()
+            new_cleaned_to = self._attribute_gaps(found, config, log, report)
         except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
             failure = error
         except OSError as error:
             failure = storage_error(directory.path, f"loading {path} failed: {error}", error)
         except DiskFullError as error:
-            failure = _repair_without_room(directory, error)
-        return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, has_new_point)
+            failure = _disk_full_at_start(directory, error)
+        cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key) if new_cleaned_to is None else new_cleaned_to
+        return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, new_cleaned_to is not None)
 
-    def _find_gap_limit(self, found: _FoundLog) -> int:
+    def _attribute_gaps(
+        self, found: _LogToOpen, config: LogConfig, log: PartitionLog, report: RecoveryReport
+    ) -> int | None:
+        """Attribute the gaps of a log to compaction if the next recovery would otherwise truncate the log at one.
+
+        Return the new compacted offset; None if it remains. Flushes the log if that is necessary before it is read.
+        """
+        directory, key, _, stored_topic_id, offsets = found
+        cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key, 0)
+        is_unknown = stored_topic_id is None or key not in offsets[RECOVERY_POINTS_FILE]
+        new_cleaned_to = None
+        if is_unknown and (gaps_end := log.end_of_gaps()):
+            # No checkpoint attributes these gaps to compaction.
+            new_cleaned_to = max(cleaned_to, gaps_end)
+        if new_cleaned_to is not None or (config.flush_before_acks and not directory.was_clean):
+            # The found data may be in memory only, and is about to be read.
+            log.flush(self._schedule.monotonic_ms())
+        if report.segments > 0 and log.recovery_point < offsets[RECOVERY_POINTS_FILE].get(key, 0):
+            # Rebuilt indexes are not durable yet, and the stored recovery point may be above them, from a close. The
+            # next recovery would truncate the log at the gaps between the two.
+            new_cleaned_to = max(cleaned_to, log.end_of_gaps())
+        return new_cleaned_to
+
+    def _find_gap_limit(self, found: _LogToOpen) -> int:
         """Return the offset below which missing offsets may result from compaction, and are not a lost end.
 
         It is unlimited for a log with an unknown history: one to adopt, and one in a directory that no broker has used.
@@ -308,7 +319,7 @@ class LogLoader:
         """
         directory, key, _, stored_topic_id, offsets = found
         if stored_topic_id is None or directory.is_new:
-            return _ANYWHERE
+            return _NO_LIMIT
         if key in offsets[RECOVERY_POINTS_FILE]:
             return offsets[CLEANER_OFFSETS_FILE].get(key, 0)
         names = (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE)
@@ -363,16 +374,16 @@ class LogLoader:
             for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE):
                 self._checkpoints.write_now(directory, file_name)
         except DiskFullError as error:
-            self._log_dirs.fail(directory.path, _repair_without_room(directory, error))
+            self._log_dirs.fail(directory.path, _disk_full_at_start(directory, error))
         except LogDirFailure as error:
             self._log_dirs.fail(directory.path, error)
 
 
-def _find_future(key: Key, path: str, offsets: dict[str, Offsets]) -> FoundFuture:
+def _find_future_log(key: Key, path: str, offsets: dict[str, Offsets]) -> FoundFutureLog:
     starts, points = offsets[LOG_START_OFFSETS_FILE], offsets[RECOVERY_POINTS_FILE]
-    return FoundFuture(key, path, starts.get(key, 0), points.get(key, 0), offsets[CLEANER_OFFSETS_FILE].get(key))
+    return FoundFutureLog(key, path, starts.get(key, 0), points.get(key, 0), offsets[CLEANER_OFFSETS_FILE].get(key))
 
 
-def _repair_without_room(directory: LogDirectory, error: DiskFullError) -> LogDirFailure:
-    """Return the error for a full disk at start: flaws must be repaired before any log is served."""
+def _disk_full_at_start(directory: LogDirectory, error: DiskFullError) -> LogDirFailure:
+    """Return the error for a full disk at start: repairs must be written before any log is served."""
     return LogDirFailure(directory.path, f"{error.message}; free disk space and start again")

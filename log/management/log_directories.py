@@ -21,7 +21,7 @@ _ROOM_BYTES = 1 << 20
 _VISITS_PER_STEP = 200
 
 
-class AllLogDirsFailed(Exception):  # noqa: N818 - a state, named as in Kafka's documentation
+class AllLogDirsFailed(Exception):  # noqa: N818 - a state, not an error of one call
     """No log directory can be used; str has the reason for each, on one line."""
 
 
@@ -160,7 +160,7 @@ class LogDirectories:
     # Description
 
     def describe(self, partitions: Iterable[Key] | None = None) -> Generator[None, None, list[DirectoryDescription]]:
-        """Describe every directory, with the sizes of its logs or of `partitions`, in steps."""
+        """Describe every directory, with the sizes of all its logs or of those in `partitions`, in steps."""
         logs = self._table.logs
         wanted: set[Key] = set()
         for number, key in enumerate(partitions or (), 1):
@@ -174,7 +174,7 @@ class LogDirectories:
                 sizes[log.log_directory].append(LogSize(log.topic, log.partition, log.size_bytes))
             if number % _VISITS_PER_STEP == 0:
                 yield
-        for key, future in self._table.futures.items():
+        for key, future in self._table.future_logs.items():
             current = logs.get(key)
             if current is not None and (partitions is None or key in wanted):
                 lag = current.log_end_offset - future.log_end_offset

@@ -13,15 +13,15 @@ Key = tuple[str, int]
 class LogTable:
     """Logs by topic and partition.
 
-    `futures` has the future logs: copies in other log directories, which will replace logs that are being moved.
-    `offline` has the directories of partitions that are not served: their log directory is offline, or their files are
-    damaged. `topic_ids` are those stored in the partitions' directories. `log_counts` has the number of logs in each
-    log directory.
+    `future_logs`: copies of logs in other log directories, which will replace them when their move ends
+    `offline`: directories of partitions that are not served: the log directory is offline, or the files are damaged
+    `topic_ids`: topic ids in the partitions' directories
+    `log_counts`: number of logs in each log directory
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.logs: dict[Key, PartitionLog] = {}
-        self.futures: dict[Key, PartitionLog] = {}
+        self.future_logs: dict[Key, PartitionLog] = {}
         self.offline: dict[Key, str] = {}
         self.topic_ids: dict[Key, bytes] = {}
         self.log_counts = dict.fromkeys(paths, 0)
@@ -48,10 +48,10 @@ class LogTable:
     def serve_future(self, key: Key) -> None:
         """Serve the future log of a partition instead of its current log."""
         self.log_counts[self.logs[key].log_directory] -= 1
-        self.add(key, self.futures.pop(key))
+        self.add(key, self.future_logs.pop(key))
 
     def forget(self, key: Key) -> None:
-        """Remove what is stored about a partition that is deleted."""
+        """Remove the topic id of a deleted partition, and its entry in `offline`."""
         self.offline.pop(key, None)
         self.topic_ids.pop(key, None)
 

@@ -37,12 +37,12 @@ class ProducerExpiryTask:
             assert self._log is not None
             state = self._log.producer_state
             end = min(self._end, len(state.producers))
-            # If it raises, this log is skipped until the next run, and the other logs are visited.
+            # If the next call raises, this log is skipped until the next run, and the other logs are visited.
             self._end = 0
             try:
                 self._end = state.remove_expired(now_ms, end, budget)
             except Exception:
-                logger.exception("producers cannot be expired; please report it log=%s", self._log)
+                logger.exception("cannot expire producers; please report it log=%s", self._log)
             budget -= end - self._end
             if self._end == 0:
                 self._log = None

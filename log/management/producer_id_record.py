@@ -29,7 +29,7 @@ class ProducerIdRecord:
         return max((directory.next_producer_id for directory in self._log_dirs.online()), default=0)
 
     def record(self, next_id: int, done: Done) -> None:
-        """Record that all ids below `next_id` are reserved, then call `done`: with an error if no directory has it."""
+        """Record that ids below `next_id` are reserved; call `done`, with an error if no directory has the record."""
         self._next_id = max(self._next_id, next_id)
         self._write.request(done)
 
@@ -42,7 +42,7 @@ class ProducerIdRecord:
         return lambda: self._write_to(directories, next_id)
 
     def _write_to(self, directories: list[LogDirectory], next_id: int) -> None:
-        """Write the record, and raise an error if no directory has it. In a thread."""
+        """Write the record, in a thread. Raises the last failure if no directory has the record."""
         self._failures = []
         for directory in directories:
             try:

@@ -1,7 +1,7 @@
 """Removal of the files of deleted logs and segments, in a thread.
 
-A deleted topic may have thousands of partitions. Only one batch of removals at a time uses a thread, so that the syncs
-which acknowledgements wait for, in the same threads, are not queued behind all removals.
+A deleted topic may have thousands of partitions. Only one batch of removals at a time occupies a thread, so that syncs,
+for which acknowledgements wait, are not queued behind all removals in the same threads.
 """
 
 from collections.abc import Callable

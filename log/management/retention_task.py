@@ -22,8 +22,8 @@ _NEXT_DELETION_MS = 10
 class RetentionTask:
     """Deletes segments. `is_compacting(key)` returns whether a log is being compacted.
 
-    `cleaner_deletes` is set while the cleaner runs: it deletes the old segments of compacted topics itself, so that
-    retention never deletes a segment that is being compacted.
+    `cleaner_deletes` is set if the cleaner is enabled: the cleaner deletes the old segments of compacted topics, so
+    that no segment is deleted while it is compacted.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class RetentionTask:
         self._deleting: set[PartitionLog] = set()
 
     def visit(self, log: PartitionLog, now_ms: int) -> None:
-        """Apply retention to a log, unless the cleaner does or the log was deleted."""
+        """Apply retention to a log, unless the cleaner applies it or the log was deleted."""
         if log.failure is not None or not self._table.serves(log):
             return
         is_cleaned = log.config.compacts and self.cleaner_deletes
@@ -70,7 +70,7 @@ class RetentionTask:
         self.remove_later(log, deleted)
         if log.doubtful_segment is not None:
             self._age_verifier.add(log, log.doubtful_segment, now_ms)
-        # If the disk refused one of them, the next check of retention tries again.
+        # If a full disk prevented one of these deletions, the next check of retention tries again.
         has_more = len(deleted) == MAX_SEGMENTS_PER_CALL
         if has_more:
             self._delete_more_soon(log, now_ms)

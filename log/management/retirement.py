@@ -71,10 +71,10 @@ class LogRetirement:
         self._retire(key, STRAY_SUFFIX, lambda path: None)
 
     def _retire(self, key: Key, suffix: str, renamed: Callable[[str], None]) -> None:
-        """Rename a log's directories: in addition to a served log, another log directory may have a damaged one.
+        """Rename a log's directories: besides a served log, another log directory may contain a damaged one.
 
-        `renamed` is called with each new name. The refused log is renamed first: if there is no space for another name,
-        a stray stays unchanged, and the rename is retried.
+        `renamed` is called with each new path. The damaged log is renamed first: if there is no space for the longer
+        name of a stray, nothing has changed, and the caller can try again.
         """
         table = self._table
         failure: LogDirFailure | ShortageError | None = None
@@ -101,7 +101,8 @@ class LogRetirement:
                 table.log_counts[log.log_directory] -= 1
                 renamed(path)
         if not isinstance(failure, ShortageError):
-            # A log in a directory that is offline, perhaps since now, does not affect a later topic of that name.
+            # A log in an offline directory does not affect a later topic of that name. The failure here may have taken
+            # the directory offline.
             table.forget(key)
             self._forget(key)
         if failure is not None:
@@ -123,10 +124,10 @@ class LogRetirement:
                 self.rename(path, key, STRAY_SUFFIX)
 
     def rename(self, path: str, key: Key, suffix: str) -> str:
-        """Give a partition's directory a name that is not served, and return it.
+        """Rename a partition's directory, so that it is not served, and return its new path.
 
-        Raises LogDirFailure, with the log directory offline; ShortageError if the name is unchanged, which a deleted
-        directory's never is.
+        On a full disk files of a deleted directory are removed until it can be renamed. Raises LogDirFailure, with the
+        log directory offline; ShortageError if there is no space for the name of a stray, or no descriptor or memory.
         """
         parent = path.rpartition("/")[0]
         target = f"{parent}/{marked_name(*key, self._random_bytes(16), suffix)}"

@@ -1,8 +1,8 @@
 """Moves of replicas between log directories of a broker (KIP-113).
 
 - `steps`: steps of a move, some of which run in a thread
-- `future_log`: comparison of a future log with the current log, and adoption of its state
+- `future_log`: comparison of a future log with the current log, and copy of its state
 - `move`: one move
 - `replica_moves`: all moves of a broker
-- `found_futures`: future logs that a start finds
+- `found_logs`: future logs that a start finds
 """

@@ -1,4 +1,4 @@
-"""Future logs that a start finds: each is opened to be resumed, removed, or left unchanged.
+"""Future logs that a start finds: each is opened, so that its move resumes, or removed, or left unchanged.
 
 A future log is a copy. What follows its recovery point is copied again, so that a stop need not sync it. All of it is
 copied again if the current log may have been compacted since, while the copy was offline: the copy may have records of
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from odradek.log.config import LogConfig
 from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, OffsetCheckpoints
-from odradek.log.management.loading import FoundFuture
+from odradek.log.management.loading import FoundFutureLog
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.retirement import LogRetirement
@@ -27,7 +27,7 @@ from odradek.protocol.batches.streaming import run_steps
 logger = logging.getLogger(__name__)
 
 
-class FutureLoader(NamedTuple):
+class FutureLogLoader(NamedTuple):
     """Opens future logs, after all other logs. `cleaned` are the offsets up to which those are compacted."""
 
     fs: FileSystem
@@ -40,7 +40,7 @@ class FutureLoader(NamedTuple):
     monotonic_ms: int
     producer_expiration_ms: int
 
-    def load(self, found: FoundFuture, config: LogConfig) -> None:
+    def load(self, found: FoundFutureLog, config: LogConfig) -> None:
         """Open a future log if its partition is served from another directory; then its move can be resumed.
 
         It is removed if it is not a copy of that log, and left unchanged if the partition is not served.
@@ -55,8 +55,8 @@ class FutureLoader(NamedTuple):
         try:
             topic_id = read_topic_id(self.fs, found.path, is_clean=False)
             is_copy = topic_id == self.table.topic_ids.get(found.key) and current.log_directory != directory.path
-            if is_copy and found.key not in self.table.futures:
-                self.table.futures[found.key] = self._open(found, config)
+            if is_copy and found.key not in self.table.future_logs:
+                self.table.future_logs[found.key] = self._open(found, config)
             else:
                 self._remove(found, "it belongs to no move")
         except (DamagedLogError, MalformedFileError) as error:
@@ -67,7 +67,7 @@ class FutureLoader(NamedTuple):
             failure = storage_error(directory.path, f"loading {found.path} failed: {error}", error)
             self.log_dirs.fail(directory.path, failure)
 
-    def _open(self, found: FoundFuture, config: LogConfig) -> PartitionLog:
+    def _open(self, found: FoundFutureLog, config: LogConfig) -> PartitionLog:
         log = open_partition_log(
             self.fs,
             found.path,
@@ -86,7 +86,7 @@ class FutureLoader(NamedTuple):
         elif log.log_end_offset > found.recovery_point:
             # The checkpoints have this end already.
             self._truncate(log, found.recovery_point, lambda: None)
-        log.directory_unsynced()
+        log.mark_name_unsynced()
         return log
 
     def _truncate(self, log: PartitionLog, offset: int, write_checkpoints: Callable[[], None]) -> None:
@@ -98,7 +98,7 @@ class FutureLoader(NamedTuple):
         for file_name in TRUNCATED_CHECKPOINTS:
             self.checkpoints.write_now(self.log_dirs.by_path[path], file_name)
 
-    def _remove(self, found: FoundFuture, reason: str) -> None:
+    def _remove(self, found: FoundFutureLog, reason: str) -> None:
         logger.warning("removing a future log directory=%s reason=%s", found.path, reason)
         path = self.retirement.rename(found.path, found.key, DELETE_SUFFIX)
         self.retirement.remove_tree_later(path, 0)

@@ -3,7 +3,7 @@
 The future log is an ordinary log, which a move fills from the current one, as a follower from its leader. It is flushed
 while it grows. When it has all records, it replaces the current log:
 
-1. Flushes of the current log are held, so that its durable end stays. Acknowledgements that need one wait.
+1. Flushes of the current log are held, so that its durable end does not advance. Acknowledgements that need one wait.
 2. The future log becomes durable with its epochs, checkpoints, and a mark that it replaces another directory.
 3. The last records are copied, and in the same step its directory gets the partition's name. It is served from then on.
 4. When that name is durable, the old directory is renamed for removal.
@@ -32,7 +32,7 @@ from odradek.log.moves.future_log import (
     mark_epochs_unwritten,
     skip_to,
 )
-from odradek.log.moves.steps import MoveThrottle, Step, Steps, in_directory, pause
+from odradek.log.moves.steps import MoveStep, MoveSteps, MoveThrottle, in_directory, no_work
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE
@@ -126,7 +126,7 @@ class ReplicaMove:
         """Truncate the future log as well, because the current log was truncated to `offset`."""
         self._truncated_to = offset if self._truncated_to is None else min(self._truncated_to, offset)
 
-    def steps(self) -> Steps:
+    def steps(self) -> MoveSteps:
         """Copy the log, replace the current one, and retire that. Raises LogDirFailure, other KafkaError."""
         cleaner = self._parts.cleaner
         cleaner.paused.add(self.key)
@@ -141,7 +141,7 @@ class ReplicaMove:
         while not self._is_ended:
             yield from self._unless_short(self._retire_current())
 
-    def _unless_short(self, steps: Steps) -> Steps:
+    def _unless_short(self, steps: MoveSteps) -> MoveSteps:
         """Run steps. If a resource is short for one of them, wait: they can be begun again."""
         try:
             yield from steps
@@ -149,7 +149,7 @@ class ReplicaMove:
             self._parts.log_dirs.fail(error.directory, error)
             yield _SHORTAGE_RETRY_MS
 
-    def _attempt(self) -> Steps:
+    def _attempt(self) -> MoveSteps:
         yield from self._align()
         yield from self._copy(_READ_BYTES)
         if self._unflushed_bytes:
@@ -157,9 +157,9 @@ class ReplicaMove:
             yield from self._copy(_READ_BYTES)
         yield from self._replace()
 
-    # -- copy ----------------------------------------------------------------------------------------------------------
+    # Copy
 
-    def _align(self) -> Steps:
+    def _align(self) -> MoveSteps:
         """Truncate the future log to the part that it has in common with the current one."""
         while (limit := self._truncated_to) is not None:
             if self.future.log_start_offset > self.current.log_start_offset:
@@ -170,7 +170,7 @@ class ReplicaMove:
                 # Not before: after a shortage the next attempt has to truncate.
                 self._truncated_to = None
 
-    def _truncate(self, offset: int) -> Steps:
+    def _truncate(self, offset: int) -> MoveSteps:
         truncation = self.future.truncate_in_steps(offset, self._parts.now_ms(), self._write_truncated)
         while True:
             try:
@@ -178,14 +178,14 @@ class ReplicaMove:
             except StopIteration as end:
                 deleted = end.value
                 break
-            yield pause
+            yield no_work
         yield from self._end_truncation(deleted)
 
-    def _start_over(self, offset: int) -> Steps:
+    def _start_over(self, offset: int) -> MoveSteps:
         deleted = self.future.start_over(offset, self._parts.now_ms(), self._write_truncated)
         yield from self._end_truncation(deleted)
 
-    def _end_truncation(self, deleted: list[DeletedSegment]) -> Steps:
+    def _end_truncation(self, deleted: list[DeletedSegment]) -> MoveSteps:
         self._parts.remove_later(self.future, deleted)
         yield from self._flush()
 
@@ -199,7 +199,7 @@ class ReplicaMove:
     def _is_complete(self) -> bool:
         return self._truncated_to is None and self.future.log_end_offset == self.current.log_end_offset
 
-    def _copy(self, near_bytes: int, max_reads: int | None = None) -> Steps:
+    def _copy(self, near_bytes: int, max_reads: int | None = None) -> MoveSteps:
         """Copy records until the future log has almost all of them: producers append more meanwhile.
 
         The last read has at most `near_bytes`. A truncation of the current log ends the copy, too.
@@ -222,7 +222,7 @@ class ReplicaMove:
                     # The copy continues meanwhile.
                     self._parts.flushes.flush(self.future)
 
-    def _copy_region(self) -> Generator[Step, None, int]:
+    def _copy_region(self) -> Generator[MoveStep, None, int]:
         """Copy the next records; return their size."""
         region = self._find_region(_READ_BYTES)
         if region is None:
@@ -239,7 +239,7 @@ class ReplicaMove:
                 is_first = self.future.size_bytes == 0
                 yield from self._start_over(error.first_offset if is_first else self.current.log_start_offset)
                 break
-            yield pause
+            yield no_work
         return region.size_bytes
 
     def _make_read(self, region: FileRegion, read: list[bytes]) -> Callable[[], None]:
@@ -274,7 +274,7 @@ class ReplicaMove:
                 self._make_read(region, read)()
                 self._append(next(chunk_batches(memoryview(read[0]), _LAST_BATCHES, _LAST_BYTES)))
 
-    def _flush(self) -> Steps:
+    def _flush(self) -> MoveSteps:
         """Make the future log durable."""
         future = self.future
         yield from self._wait_for_flush(future)
@@ -293,14 +293,14 @@ class ReplicaMove:
                 raise
             future.finish_flush(sync, self._parts.monotonic_ms())
 
-    def _wait_for_flush(self, log: PartitionLog) -> Steps:
+    def _wait_for_flush(self, log: PartitionLog) -> MoveSteps:
         """Wait until no flush of a log is in progress: that of a slow disk takes long."""
         while self._parts.flushes.is_flushing(log):
             yield partial(self._parts.sleep, _FLUSH_POLL_S)
 
-    # -- replacement ---------------------------------------------------------------------------------------------------
+    # Replacement
 
-    def _replace(self) -> Steps:
+    def _replace(self) -> MoveSteps:
         """Replace the current log, unless that changes too fast, or was truncated."""
         current, flushes = self.current, self._parts.flushes
         flushes.hold(current)
@@ -323,7 +323,7 @@ class ReplicaMove:
         finally:
             flushes.release(current, self.future if self.is_replaced else current)
 
-    def _prepare(self) -> Steps:
+    def _prepare(self) -> MoveSteps:
         """Make the future log durable, with the checkpoints of its log directory and the mark of its directory."""
         future, current = self.future, self.current
         copy_offsets(current, future)
@@ -332,14 +332,14 @@ class ReplicaMove:
         yield in_directory(future.log_directory, "preparing the move of a replica", partial(self._mark, future))
         yield from self._write_checkpoints(ALL_CHECKPOINTS)
 
-    def _write_checkpoints(self, file_names: Iterable[str]) -> Steps:
+    def _write_checkpoints(self, file_names: Iterable[str]) -> MoveSteps:
         for file_name in file_names:
             write = self._parts.checkpoints.prepare(self.future.log_directory, file_name)
             if write is not None:
                 yield write
 
     def _mark(self, log: PartitionLog) -> None:
-        """Record durably that a log's directory replaces another one, which has the same topic id."""
+        """Record durably that a log's directory replaces another one with the same topic id."""
         write_whole(self._parts.fs, f"{log.directory}/{MOVED_REPLICA_FILE}", sync=True)
         # The flush of a log without records has not synced it.
         self._parts.fs.sync_path(log.state.topic_id_path)
@@ -358,14 +358,14 @@ class ReplicaMove:
         except OSError as error:
             failure = storage_error(future.log_directory, f"renaming {future.directory} failed: {error}", error)
             if isinstance(failure, LogDirFailure):
-                self._outlive_rename()
+                self._mark_current()
             raise failure from error
         if future.state.epochs_path in future.state.unsynced_paths:
             # The path is about to change.
             mark_epochs_unwritten(future)
         future.move(path)
         copy_epochs(current, future)
-        future.directory_unsynced()
+        future.mark_name_unsynced()
         future.update_config(current.config)
         copy_offsets(current, future)
         future.producer_state.take_over(current.producer_state)
@@ -373,10 +373,11 @@ class ReplicaMove:
         self._parts.serve_future(self.key)
         logger.info("moved replica from=%s to=%s end=%d", current.directory, path, future.log_end_offset)
 
-    def _outlive_rename(self) -> None:
-        """Mark the current log, too: a rename that failed may have been made, and its mark must not decide then.
+    def _mark_current(self) -> None:
+        """Mark the current log as well, after a rename of the future log that failed but may have taken effect.
 
-        Raises LogDirFailure, after which nothing is acknowledged here that the next start would remove.
+        Otherwise the next start would remove the current log, with the records that are acknowledged until then. Raises
+        LogDirFailure, which takes the current log offline.
         """
         current = self.current
         try:
@@ -384,7 +385,7 @@ class ReplicaMove:
         except OSError as error:
             raise LogDirFailure(current.log_directory, f"marking {current.directory} failed: {error}") from error
 
-    def _retire_current(self) -> Steps:
+    def _retire_current(self) -> MoveSteps:
         """Remove the old directory, after the name of the new one is durable."""
         fs, new_path = self._parts.fs, self.future.log_directory
         yield in_directory(new_path, "syncing a moved replica", lambda: fs.sync_directory(new_path))

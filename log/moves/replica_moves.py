@@ -9,7 +9,7 @@ from typing import Final
 from odradek.log.background.tasks import RunInThread, Schedule
 from odradek.log.management.log_table import Key
 from odradek.log.moves.move import MoveParts, ReplicaMove
-from odradek.log.moves.steps import Steps
+from odradek.log.moves.steps import MoveSteps
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 from odradek.protocol.errors import KafkaError
@@ -33,7 +33,7 @@ class ReplicaMoves:
     def begin(self, key: Key) -> None:
         """Begin, or resume, to move a log to the directory of its future log."""
         table = self._parts.table
-        move = ReplicaMove(key, table.logs[key], table.futures[key], self._parts)
+        move = ReplicaMove(key, table.logs[key], table.future_logs[key], self._parts)
         logger.info("moving replica from=%s to=%s", move.current.directory, move.future.log_directory)
         self._parts.cleaner.paused.add(key)
         self._waiting.append(move)
@@ -62,10 +62,13 @@ class ReplicaMoves:
 
     def directory_failed(self, path: str) -> None:
         """End all moves from and to a log directory that is offline. The next start finds the future logs."""
-        for key, future in list(self._parts.table.futures.items()):
+        for key, future in list(self._parts.table.future_logs.items()):
             current = self._parts.table.logs.get(key)
             if current is None or future.log_directory == path:
-                logger.error("a move ends, because a log directory is offline directory=%s", future.directory)
+                logger.error(
+                    "a move ends, because a log directory is offline; the next start resumes it future_log=%s",
+                    future.directory,
+                )
                 self._stop(key, is_removed=False)
 
     def close(self) -> None:
@@ -80,7 +83,7 @@ class ReplicaMoves:
         return [move for move in (*running, *self._waiting) if move.key == key and not move.is_replaced]
 
     def _stop(self, key: Key, *, is_removed: bool) -> None:
-        future = self._parts.table.futures.pop(key, None)
+        future = self._parts.table.future_logs.pop(key, None)
         if future is None:
             return
         for move in self._moves_of(key):
@@ -101,7 +104,7 @@ class ReplicaMoves:
         try:
             discard()
         except (LogDirFailure, ShortageError) as failure:
-            logger.error("the directory of a move was not removed directory=%s: %s", log.directory, failure)
+            logger.error("cannot remove a directory that a move left directory=%s: %s", log.directory, failure)
 
     def _begin_waiting(self) -> None:
         """Begin waiting moves. A partition's last move may still have to retire its old directory."""
@@ -121,7 +124,7 @@ class ReplicaMoves:
             self._run_step(run, run.steps, run.results.pop())
         run.is_advancing = False
 
-    def _run_step(self, run: "_Run", steps: Steps, error: Exception | None) -> None:
+    def _run_step(self, run: "_Run", steps: MoveSteps, error: Exception | None) -> None:
         run.is_in_thread = False
         if self._is_closed:
             return
@@ -150,21 +153,24 @@ class ReplicaMoves:
             self._parts.log_dirs.fail(error.directory, error)
         elif move.is_replaced:
             logger.error(
-                "a replica was moved, but did not leave %s; please report it", move.current.directory, exc_info=error
+                "a replica was moved, but its old directory %s is not removed; please report it",
+                move.current.directory,
+                exc_info=error,
             )
         else:
             logger.error(
-                "cannot move replica from=%s to=%s: %s; the replica stays where it is",
+                "cannot move replica from=%s to=%s: %s; it remains in its directory, request the move again",
                 move.current.directory,
                 move.future.log_directory,
                 error,
                 exc_info=None if isinstance(error, KafkaError) else error,
             )
-        if not move.is_cancelled and not move.is_replaced and self._parts.table.futures.get(move.key) is move.future:
-            del self._parts.table.futures[move.key]
+        future_logs = self._parts.table.future_logs
+        if not move.is_cancelled and not move.is_replaced and future_logs.get(move.key) is move.future:
+            del future_logs[move.key]
             run.is_removed = not isinstance(error, LogDirFailure)
 
-    def _end(self, run: "_Run", steps: Steps) -> None:
+    def _end(self, run: "_Run", steps: MoveSteps) -> None:
         """End a run: its steps release what they hold, and its future log is removed if it is not needed."""
         move = run.move
         run.steps = None
@@ -182,7 +188,7 @@ class _Run:
 
     def __init__(self, move: ReplicaMove) -> None:
         self.move = move
-        self.steps: Steps | None = move.steps()
+        self.steps: MoveSteps | None = move.steps()
         self.results: list[Exception | None] = []
         self.is_advancing = False
         self.is_in_thread = False

@@ -5,10 +5,10 @@ from typing import Protocol
 
 from odradek.log.storage.filesystem import storage_error
 
-Step = Callable[[], None] | int
+MoveStep = Callable[[], None] | int
 """Work to run in a thread, or a delay (ms). An exception of the work is raised where the generator waits."""
 
-Steps = Generator[Step, None, None]
+MoveSteps = Generator[MoveStep, None, None]
 
 
 class MoveThrottle(Protocol):
@@ -21,8 +21,8 @@ class MoveThrottle(Protocol):
         """Count copied bytes."""
 
 
-class Unthrottled:
-    """No limit."""
+class NoMoveLimit:
+    """A MoveThrottle without a limit."""
 
     def is_exceeded(self) -> bool:
         """Return False."""
@@ -32,8 +32,8 @@ class Unthrottled:
         """Count nothing."""
 
 
-def pause() -> None:
-    """Do nothing, in a thread: other work of the log's thread runs first."""
+def no_work() -> None:
+    """Do nothing. A step with this work ends, and the next one begins after other work of the log's thread."""
 
 
 def in_directory(path: str, what: str, work: Callable[[], None]) -> Callable[[], None]:

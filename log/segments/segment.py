@@ -491,7 +491,7 @@ class Segment:
         """Modification time of the .log file."""
         return self._fs.modified_ms(self._log_path)
 
-    def timestamps_read(self, largest: int, size_bytes: int) -> None:
+    def set_read_timestamp(self, largest: int, size_bytes: int) -> None:
         """Record the largest timestamp of the records in the first `size_bytes`; -1 if none has one."""
         self._read_timestamp = largest, size_bytes
 

@@ -25,7 +25,7 @@ from odradek.protocol.batches.record_chain import (
 )
 from odradek.protocol.batches.record_shape import read_varint
 from odradek.protocol.batches.record_stream import RecordStream
-from odradek.protocol.batches.streaming import PIECE_BYTES, Piece, Step, iter_decompressed
+from odradek.protocol.batches.streaming import PIECE_BYTES, Step, StreamPiece, iter_decompressed
 
 HEADERS_PER_STEP: Final = 256
 """A header takes about a microsecond."""
@@ -180,7 +180,7 @@ class BatchSearch:
             return None
         return TimestampOffset(latest_offset, latest, header.partition_leader_epoch)
 
-    def _pieces(self) -> Generator[Step, None, Iterator[Piece]]:
+    def _pieces(self) -> Generator[Step, None, Iterator[StreamPiece]]:
         """Read and decompress the batch's records in pieces."""
         header, pread = self._header, self._segment.file.pread
         start, end = self._position + RECORD_BATCH_OVERHEAD, self._position + header.size_bytes

@@ -115,7 +115,7 @@ def truncate_and_append(log: PartitionLog) -> None:
         lambda log: start_over(log, 7, 0),
         lambda log: log.roll(0),
         lambda log: log.elect(9),
-        lambda log: log.directory_unsynced(),
+        lambda log: log.mark_name_unsynced(),
     ],
 )
 def test_a_changed_log_is_made_durable(sync_mode, change):

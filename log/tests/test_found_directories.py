@@ -1,4 +1,4 @@
-"""Directories that a start finds: served, renamed as stray, or left alone."""
+"""Directories that a start finds: served, renamed as stray, or left unchanged."""
 
 import logging
 from contextlib import suppress
@@ -55,7 +55,7 @@ def test_a_directory_that_is_no_partition_is_left_alone(
     manager = start(fs, KnownPartitions(are_complete=are_complete, is_topic_name=is_topic_name))
     assert served_partitions(manager) == []
     assert NOT_PARTITIONS.keys() <= set(fs.list_names("/data/a"))
-    [line] = [record.message for record in caplog.records if "left alone" in record.message]
+    [line] = [record.message for record in caplog.records if "left unchanged" in record.message]
     assert "count=7" in line and "/data/a/backup-20240101" in line
     assert find_partitions(fs, "/data/a", is_topic_name) == []
 
@@ -142,7 +142,7 @@ def test_a_long_list_is_shortened(caplog: pytest.LogCaptureFixture) -> None:
     for number in range(25):
         put(fs, f"photos-{number}", "image.jpg")
     start(fs, KnownPartitions())
-    [line] = [record.message for record in caplog.records if "left alone" in record.message]
+    [line] = [record.message for record in caplog.records if "left unchanged" in record.message]
     assert line.endswith(" and 15 more")
     assert format_names(["a", "b"]) == "a, b"
 

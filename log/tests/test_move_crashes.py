@@ -70,7 +70,7 @@ def test_a_crash_at_any_change_loses_no_durable_record(seed, lose_names):
             found = served(manager)
             assert values(found) == numbered(found.log_end_offset)
             assert found.log_end_offset >= workload.durable
-            assert manager.table.futures == {}
+            assert manager.table.future_logs == {}
             assert lags(manager) == [(found.log_directory, 0, False)]
             homes.add(found.log_directory)
             append(found, b"%d" % found.log_end_offset)

@@ -229,7 +229,7 @@ def test_a_defect_after_the_replacement_is_reported(caplog):
     log = create(manager)
     manager.move_log(*KEY, other(log), 0)
     assert served(manager) is not log
-    assert f"did not leave {log.directory}" in caplog.text
+    assert f"its old directory {log.directory} is not removed" in caplog.text
     assert "a defect" in caplog.text
 
 

@@ -32,7 +32,7 @@ def create(manager: LogManager, count: int = 200) -> PartitionLog:
 def begin(manager: LogManager, log: PartitionLog) -> PartitionLog:
     """Begin to move a log; return its future log."""
     manager.move_log(*KEY, other(log), 0)
-    return manager.table.futures[KEY]
+    return manager.table.future_logs[KEY]
 
 
 def other(log: PartitionLog) -> str:
@@ -122,7 +122,7 @@ def test_a_move_resumes_after_a_stop_and_copies_the_rest():
     assert 0 < point < 1000
     manager.close(0)
     again = open_manager(fs, run_in_thread=threads)
-    assert again.table.futures[KEY].log_end_offset == point
+    assert again.table.future_logs[KEY].log_end_offset == point
     run_due(again, 0)
     threads.run()
     assert served(again).log_directory == other(log)
@@ -306,7 +306,7 @@ def test_a_log_is_not_compacted_while_it_moves():
     compacting: list[bool] = []
 
     def run_compaction(work: Any, done: Any) -> None:
-        compacting.append(KEY in manager.table.futures)
+        compacting.append(KEY in manager.table.future_logs)
         run_inline(work, done)
 
     manager = open_manager(
@@ -358,7 +358,7 @@ def test_a_deleted_log_ends_its_move():
     threads.run(3)
     manager.delete_log(*KEY)
     threads.run()
-    assert (manager.get(*KEY), manager.table.futures) == (None, {})
+    assert (manager.get(*KEY), manager.table.future_logs) == (None, {})
     assert (folders(fs, A), folders(fs, B)) == (["t-0-delete"], ["t-0-delete"])
 
 
@@ -374,7 +374,7 @@ def test_a_failed_directory_ends_the_move(fails_source):
     manager.fail_directory(path, OSError("dead"))
     threads.run()
     assert failed == [path]
-    assert manager.table.futures == {}
+    assert manager.table.future_logs == {}
     if not fails_source:
         assert served(manager) is log
         append(log, b"more")
@@ -439,7 +439,7 @@ def test_damaged_records_end_the_move(caplog):
     log.segments[0].file.write_pieces(100, [b"XXXX"], 4)
     manager.move_log(*KEY, other(log), 0)
     assert served(manager) is log
-    assert manager.table.futures == {}
+    assert manager.table.future_logs == {}
     assert "cannot move replica" in caplog.text
     assert folders(fs, other(log)) == ["t-0-delete"]
 
@@ -456,7 +456,7 @@ def test_a_future_log_of_another_topic_is_removed():
 
     write_partition_metadata(fs, future.directory, NEW_ID, sync=True)
     again = open_manager(fs)
-    assert again.table.futures == {}
+    assert again.table.future_logs == {}
     assert folders(fs, other(log)) == ["t-0-delete"]
 
 

@@ -95,7 +95,7 @@ def test_a_segment_that_grew_while_it_was_read_waits_for_the_next_check() -> Non
     log.update_high_watermark(log.log_end_offset)
     manager.delete_old_segments(log, NOW_MS)
     first = log.segments[0]
-    first.timestamps_read(NOW_MS - 9 * DAY, first.size_bytes - 1)
+    first.set_read_timestamp(NOW_MS - 9 * DAY, first.size_bytes - 1)
     assert first.verified_timestamp_ms is None
     threads.run()
     assert (log.segments[0].verified_timestamp_ms, log.log_start_offset) == (NOW_MS, 0)

@@ -93,7 +93,7 @@ def test_a_topic_id_that_is_written_while_a_flush_ends_is_synced_later() -> None
     assert flush is not None
     flush.run()
     write_partition_metadata(fs, log.directory, TOPIC_ID, sync=False)
-    log.directory_unsynced()
+    log.mark_name_unsynced()
     log.finish_flush(flush, 0)
     log.close(0)
     fs.crash()

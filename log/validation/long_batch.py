@@ -36,7 +36,7 @@ from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES, Incomp
 from odradek.protocol.batches.record_runs import SINGLE_RECORDS, Run, records_to_block_end
 from odradek.protocol.batches.record_shape import StepLimitError, read_varint
 from odradek.protocol.batches.record_stream import OPENED_PER_STEP, RecordStream
-from odradek.protocol.batches.streaming import Piece, Step, ThreadCall, iter_compressed, iter_decompressed
+from odradek.protocol.batches.streaming import Step, StreamPiece, ThreadCall, iter_compressed, iter_decompressed
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -86,7 +86,7 @@ def _raising_kafka_errors() -> Iterator[None]:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the batch cannot be decompressed: {error}") from None
 
 
-def _pieces(batch: memoryview) -> Iterator[Piece]:
+def _pieces(batch: memoryview) -> Iterator[StreamPiece]:
     return iter_decompressed(read_header(batch).codec, batch[RECORD_BATCH_OVERHEAD:], MAX_DECOMPRESSED_BYTES)
 
 
@@ -131,7 +131,7 @@ def _check_each_record(stream: RecordStream, check: RecordCheck, count: int) -> 
     check.raise_errors()
 
 
-def _renumbered(stream: RecordStream, count: int) -> Iterator[Piece]:
+def _renumbered(stream: RecordStream, count: int) -> Iterator[StreamPiece]:
     """Yield the records of a checked batch with offset deltas 0, 1, 2... and without attributes."""
     index = run_at = 0
     while index < count:
@@ -155,7 +155,7 @@ def _renumbered(stream: RecordStream, count: int) -> Iterator[Piece]:
             index += 1
 
 
-def _renumbered_record(stream: RecordStream, index: int) -> Iterator[Piece]:
+def _renumbered_record(stream: RecordStream, index: int) -> Iterator[StreamPiece]:
     yield from _steps(stream.fill_deltas())
     window = stream.window
     length, start = read_varint(window, stream.position)
@@ -181,14 +181,14 @@ def _renumbered_record(stream: RecordStream, index: int) -> Iterator[Piece]:
     yield bytes(output)
 
 
-def _steps(work: Generator[Step, None, object]) -> Iterator[Piece]:
+def _steps(work: Generator[Step, None, object]) -> Iterator[StreamPiece]:
     """Yield the steps of `work` as empty pieces."""
     for step in work:
         yield b"" if step is None else step
 
 
 def _rewrite(
-    header: BatchHeader, records: Iterator[Piece], target: Codec, config: LogConfig, size_bytes: int
+    header: BatchHeader, records: Iterator[StreamPiece], target: Codec, config: LogConfig, size_bytes: int
 ) -> Generator[Step, None, memoryview]:
     """Build a batch of `records` in the codec `target`, with the other fields of `header`."""
     kept = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME_FLAG)
@@ -210,7 +210,7 @@ def _rewrite(
     return memoryview(batch)
 
 
-def _bounded(records: Iterator[Piece]) -> Iterator[Piece]:
+def _bounded(records: Iterator[StreamPiece]) -> Iterator[StreamPiece]:
     remaining_bytes = MAX_DECOMPRESSED_BYTES
     for piece in records:
         yield piece

@@ -13,7 +13,7 @@ from typing import Final
 from odradek.protocol.batches.record_batch import InvalidRecordError
 from odradek.protocol.batches.record_chain import IncompleteRecordError, LargestDelta, follow_records
 from odradek.protocol.batches.record_shape import MAX_VARINT_BYTES, StepLimitError, check_record, read_varint
-from odradek.protocol.batches.streaming import PIECE_BYTES, Piece, Step, ThreadCall
+from odradek.protocol.batches.streaming import PIECE_BYTES, Step, StreamPiece, ThreadCall
 
 FOLLOWED_PER_STEP: Final = 4096
 """Records whose lengths are followed in one step; each takes up to 0.1 microseconds."""
@@ -35,7 +35,7 @@ class RecordStream:
 
     __slots__ = ("_is_at_end", "_pieces", "_start", "position", "window")
 
-    def __init__(self, pieces: Iterator[Piece]) -> None:
+    def __init__(self, pieces: Iterator[StreamPiece]) -> None:
         self._pieces = pieces
         self._start = 0
         self._is_at_end = False

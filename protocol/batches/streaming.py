@@ -75,7 +75,8 @@ class ThreadCall(Generic[T]):
 
 Step = ThreadCall[bytes] | None
 """Value that a generator of long work yields after each step: None, or a call to run before the next step."""
-Piece = bytes | ThreadCall[bytes]
+StreamPiece = bytes | ThreadCall[bytes]
+"""A piece of record bytes, or a call to run before the next piece."""
 
 
 def run_steps(steps: Generator[Step, None, T], after_each: Callable[[], None] = lambda: None) -> T:
@@ -93,7 +94,7 @@ def run_steps(steps: Generator[Step, None, T], after_each: Callable[[], None] = 
 # --- decompression
 
 
-def iter_decompressed(codec: int, data: Buffer, max_bytes: int) -> Iterator[Piece]:
+def iter_decompressed(codec: int, data: Buffer, max_bytes: int) -> Iterator[StreamPiece]:
     """Decompress a batch's record bytes in pieces of up to 128 KiB; an empty piece is a step without output.
 
     A `ThreadCall` has to be run before the iteration continues.
@@ -119,12 +120,12 @@ def iter_decompressed(codec: int, data: Buffer, max_bytes: int) -> Iterator[Piec
                 yield piece[start : start + PIECE_BYTES]
 
 
-def _plain_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
+def _plain_pieces(data: memoryview, _max_bytes: int) -> Iterator[StreamPiece]:
     for start in range(0, len(data), PIECE_BYTES):
         yield bytes(data[start : start + PIECE_BYTES])
 
 
-def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
+def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[StreamPiece]:
     position = 0
     try:
         while True:
@@ -148,7 +149,7 @@ def _gzip_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
         raise CompressionError(f"gzip: {error}") from error
 
 
-def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[Piece]:
+def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[StreamPiece]:
     from cramjam import DecompressionError, snappy
 
     def decompressed(block: memoryview) -> bytes:
@@ -173,7 +174,7 @@ def _snappy_pieces(data: memoryview, max_bytes: int) -> Iterator[Piece]:
             yield decompressed(block)
 
 
-def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[Piece]:
+def _lz4_pieces(data: memoryview, _max_bytes: int) -> Iterator[StreamPiece]:
     """Decompress each block as a separate frame, so that the library verifies the block's checksum.
 
     As in Java, the checksum and the size of the whole content are not verified.
@@ -223,7 +224,7 @@ def _xxhash_32(data: bytes) -> int:
     return value ^ value >> 16
 
 
-def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[Piece]:
+def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[StreamPiece]:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor()
@@ -253,7 +254,7 @@ def _zstd_pieces(data: memoryview, max_bytes: int) -> Iterator[Piece]:
         raise CompressionError(f"zstd: {error}") from error
 
 
-_DECOMPRESSORS: dict[int, Callable[[memoryview, int], Iterator[Piece]]] = {
+_DECOMPRESSORS: dict[int, Callable[[memoryview, int], Iterator[StreamPiece]]] = {
     Codec.NONE: _plain_pieces,
     Codec.GZIP: _gzip_pieces,
     Codec.SNAPPY: _snappy_pieces,
@@ -265,7 +266,9 @@ _DECOMPRESSORS: dict[int, Callable[[memoryview, int], Iterator[Piece]]] = {
 # --- compression
 
 
-def iter_compressed(codec: int, pieces: Iterator[Piece], level: int | None, size_bytes: int) -> Iterator[Piece]:
+def iter_compressed(
+    codec: int, pieces: Iterator[StreamPiece], level: int | None, size_bytes: int
+) -> Iterator[StreamPiece]:
     """Compress pieces of record bytes, `size_bytes` or slightly more in total, as `compression.compress` does at once.
 
     A `ThreadCall` has to be run before the iteration continues. Raises CompressionError for a level out of range.

@@ -216,7 +216,7 @@ def test_a_directory_with_a_partitions_name_but_no_log_is_left_alone(broker, is_
         assert bounds(wire, "kept", 1) == (0, 4)
     assert (foreign / "notes.txt").read_text() == "mine"
     assert sorted(path.name for path in copy.iterdir()) == before
-    assert f"left alone count=2: {foreign}, {copy}" in broker.log_text()
+    assert f"left unchanged count=2: {foreign}, {copy}" in broker.log_text()
 
 
 def test_the_metadata_of_apache_kafka_may_be_in_its_own_directory(broker, tmp_path):

@@ -161,7 +161,7 @@ def test_a_deleted_topic_leaves_no_future_replica():
     broker.threads.run(2)
     delete(broker.cluster, names=["t"], version=5)
     broker.threads.run()
-    assert broker.logs.table.futures == {}
+    assert broker.logs.table.future_logs == {}
     assert {*folders(broker.fs, A), *folders(broker.fs, B)} == {"t-0-delete", "t-1-delete", "t-2-delete"}
 
 

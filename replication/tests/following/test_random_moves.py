@@ -39,7 +39,7 @@ class MovingChaos(Chaos):
     def check(self):
         super().check()
         for node in self.cluster.nodes.values():
-            assert node.logs.table.futures == {}
+            assert node.logs.table.future_logs == {}
             assert node.logs.online_directories == list(DIRECTORIES)
             assert node.log() is node.logs.get("t", 0)
 
