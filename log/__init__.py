@@ -11,7 +11,7 @@
 - `deletion`: deletion of segments
 - `replacement`: replacement of segments by compacted ones
 - `leader_epochs`: start offsets of leader epochs
-- `validation`: validation of batches before an append
+- `validation`: validation of produced batches
 - `segments`: segments and their indexes, and searches in them
 - `producers`: state of idempotent and transactional producers
 - `recovery`: opening a partition's directory

@@ -50,7 +50,7 @@ class SegmentDeletion:
             log.unsynced_segments = [s for s in log.unsynced_segments if s in left]
             return deleted
         except CorruptSegmentError as error:
-            # Raised before anything is deleted. Segments of unknown age remain.
+            # Nothing is deleted: the age of a segment cannot be determined.
             log.damage_error(error)
             return []
         except OSError as error:
@@ -70,7 +70,7 @@ class SegmentDeletion:
         except OSError as error:
             if not is_shortage(error):
                 raise
-            # No space for the longer name. If the removal fails as well, it is retried with the other files.
+            # No space for the longer name: remove the file now, or later with the other files if that fails too.
             if log.unless_full(lambda: remove_if_exists(log.fs, path)) is not None:
                 return deleted
             marked = name

@@ -17,9 +17,9 @@ from odradek.log.storage.filesystem import ExhaustedError, File, FileSystem, Log
 
 
 class SyncGate:
-    """One sync of a log at a time, and none after a failure.
+    """Lock for one sync of a log at a time, and the failure after which no sync runs.
 
-    The operating system reports a failed write once: another sync, later or at the same time, would succeed.
+    The operating system reports a failed write to one sync only: a later or a simultaneous one would succeed.
     """
 
     __slots__ = ("failure", "lock")
@@ -80,7 +80,7 @@ class LogSync:
             try:
                 self._sync()
             except OSError as error:
-                # Memory may have run out within a sync, whose failure is reported once; a descriptor only before one.
+                # ENOMEM may be the result of a sync, and is reported only once. EMFILE and ENFILE precede a sync.
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     raise ExhaustedError(self._log_directory, f"flush postponed: {error}") from error
                 gate.failure = LogDirFailure(self._log_directory, f"flush failed: {error}")
@@ -129,9 +129,10 @@ class LogFlusher:
         return log.active.base_offset if log.unsynced_segments else None
 
     def prepare_flush(self, target_offset: int | None = None) -> LogSync | None:
-        """Return the task that makes batches below `target_offset` (the log's end) durable; None if they are.
+        """Return the task that makes batches below `target_offset` durable; None if everything is.
 
-        Run it in any thread, then call `finish_flush` in the log's thread.
+        `target_offset` is the log's end by default. Run the task in any thread, then call `finish_flush`, or after an
+        ExhaustedError `abandon_flush`, in the log's thread. Raises LogDirFailure.
         """
         log = self._log
         log.raise_if_failed()
@@ -149,12 +150,13 @@ class LogFlusher:
         log.unwritten_snapshots.clear()
         has_new_names = bool(paths or sealed or snapshots) or truncation is not None
         log.unsynced_paths.clear()
-        files = []
-        for segment in log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]:
+        unflushed = [
+            segment
+            for segment in log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]
             # The last segment is the one that was truncated, perhaps to nothing.
-            if segment.base_offset < target or (truncation is not None and segment is log.active):
-                files.append(segment.file)
-                has_new_names = has_new_names or segment.base_offset >= log.flushed_offset
+            if segment.base_offset < target or (truncation is not None and segment is log.active)
+        ]
+        has_new_names = has_new_names or any(segment.base_offset >= log.flushed_offset for segment in unflushed)
         for segment in sealed:
             # The active segment's indexes are not synced: they are rebuilt after a crash.
             paths += [segment.path(kind) for kind in SEGMENT_SUFFIXES]
@@ -167,7 +169,7 @@ class LogFlusher:
             log.fs,
             log.log_directory,
             target,
-            files=files,
+            files=[segment.file for segment in unflushed],
             paths=paths,
             directories=directories,
             sealed_segments=sealed,
@@ -209,7 +211,7 @@ class LogFlusher:
         log = self._log
         for snapshot in snapshots:
             if not snapshot.is_written or snapshot.path != log.producer_state.snapshot_path(snapshot.offset):
-                # The log was deleted, and a file of that name now belongs to another log.
+                # Not written, or the log was moved or deleted: a file with the old path may belong to another log.
                 continue
             if snapshot.offset in log.bases and not snapshot.is_cancelled:
                 log.producer_state.add_snapshot(snapshot.offset)
@@ -224,7 +226,7 @@ class LogFlusher:
                 snapshot.is_cancelled = True
 
     def lower_targets(self, offset: int) -> None:
-        """Bound the targets of flushes in progress, because the log was truncated to `offset`."""
+        """Lower the targets of flushes in progress, because the log was truncated to `offset`."""
         for task in self._tasks:
             task.target_offset = min(task.target_offset, offset)
 

@@ -34,7 +34,8 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Record that `epoch` begins at `start_offset`; return whether that changed anything.
 
-        Entries that contradict it (same or later epoch, same or later start) are removed. Negative epochs are ignored.
+        Entries that contradict it (same or later epoch, same or later start) are removed. A negative epoch or offset is
+        ignored.
         """
         if epoch < 0 or start_offset < 0:
             return False
@@ -49,7 +50,10 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return the largest known epoch <= `epoch` and the offset where it ends, or (-1, -1) if that is unknown."""
+        """Return the largest known epoch <= `epoch` and its end offset; (-1, -1) for -1 and for an epoch above all.
+
+        An epoch below all known ones is returned with the offset where the first of them begins.
+        """
         if epoch == UNDEFINED_EPOCH or not self._epochs:
             return UNDEFINED_EPOCH, UNDEFINED_OFFSET
         if epoch == self._epochs[-1]:
@@ -75,7 +79,7 @@ class LeaderEpochs:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Remove epochs that end at or before `start_offset`; the one that covers it now starts there."""
+        """Remove epochs that end at or before `start_offset`; the one that contains it starts there afterwards."""
         covering = bisect_right(self._starts, start_offset) - 1
         if covering > 0 or (covering == 0 and self._starts[0] < start_offset):
             del self._epochs[:covering], self._starts[:covering]

@@ -7,15 +7,15 @@ from odradek.log.segments.segment import Segment
 from odradek.log.state import LogState
 
 MAX_SEGMENTS_PER_CALL: Final = 8
-"""A segment takes four or five renames, each of which blocks the thread that serves requests."""
+"""The deletion of a segment takes four or five renames, each of which blocks the thread that serves requests."""
 
 
 def count_deletable(log: LogState, now_ms: int) -> int:
     """Return how many segments to delete, from the oldest on, up to MAX_SEGMENTS_PER_CALL. Raises OSError.
 
-    Never a segment with offsets at or above the high watermark, nor an empty active segment. Each rule applies to the
-    segments that remain after the previous one: first the log's start, then retention.bytes, then retention.ms. A topic
-    without deletion by time or size (compacted only, or kept forever) still loses the segments before its start.
+    A segment with offsets at or above the high watermark and an empty active segment remain. The rules apply in this
+    order: the log's start, retention.bytes, retention.ms; each to the segments that remain after the previous one.
+    Segments before the log's start are deleted with any cleanup.policy.
     """
     count = _before_log_start(log, 0)
     if log.config.deletes:
@@ -24,7 +24,7 @@ def count_deletable(log: LogState, now_ms: int) -> int:
     return count
 
 
-def _may_go(log: LogState, index: int) -> bool:
+def _is_deletable(log: LogState, index: int) -> bool:
     segments = log.segments
     if index >= MAX_SEGMENTS_PER_CALL:
         return False
@@ -36,7 +36,7 @@ def _may_go(log: LogState, index: int) -> bool:
 def _before_log_start(log: LogState, count: int) -> int:
     while (
         count + 1 < len(log.segments)
-        and _may_go(log, count)
+        and _is_deletable(log, count)
         and log.segments[count + 1].base_offset <= log.log_start_offset
     ):
         count += 1
@@ -48,7 +48,7 @@ def _beyond_size(log: LogState, count: int) -> int:
     if limit_bytes < 0:
         return count
     excess_bytes = sum(segment.size_bytes for segment in log.segments[count:]) - limit_bytes
-    while _may_go(log, count) and excess_bytes >= log.segments[count].size_bytes:
+    while _is_deletable(log, count) and excess_bytes >= log.segments[count].size_bytes:
         excess_bytes -= log.segments[count].size_bytes
         count += 1
     return count
@@ -58,7 +58,7 @@ def _beyond_age(log: LogState, count: int, now_ms: int) -> int:
     limit_ms = log.config.retention_ms
     if limit_ms < 0:
         return count
-    while _may_go(log, count) and is_older(log.segments[count], now_ms - limit_ms):
+    while _is_deletable(log, count) and is_older(log.segments[count], now_ms - limit_ms):
         count += 1
     return count
 
@@ -69,6 +69,6 @@ def find_doubtful(log: LogState, count: int, now_ms: int) -> Segment | None:
     Raises OSError.
     """
     limit_ms = log.config.retention_ms
-    if not log.config.deletes or limit_ms < 0 or not _may_go(log, count):
+    if not log.config.deletes or limit_ms < 0 or not _is_deletable(log, count):
         return None
     return log.segments[count] if is_doubtful(log.segments[count], now_ms - limit_ms) else None

@@ -1,10 +1,10 @@
 """The age of segments, for retention.
 
-A segment is as old as its newest record, or as the last change of its file if no record has a timestamp. Batches that
-this process appended as leader state the largest timestamp of their records. Batches that were found on the disk or
-copied from a leader may state another: one in 1970 would make retention delete new records, one in a distant future
-would keep the log forever. Therefore, if the stated timestamp and the file's modification time disagree about an
-unverified segment, its records are read, in a thread, before it may be deleted.
+A segment is as old as its newest record, or as the last change of its file if no record has a timestamp. The header of
+a batch that this process appended as leader has the largest timestamp of its records. The header of a batch that was
+found on the disk or copied from a leader may have another one: with a timestamp in 1970 retention would delete new
+records, with one in the distant future it would keep the log forever. Therefore the records of such a segment are read,
+in a thread, if retention by the timestamps in the headers and by the file's modification time gives different results.
 """
 
 from collections.abc import Generator
@@ -35,7 +35,7 @@ def is_doubtful(segment: Segment, bound_ms: int) -> bool:
 def read_largest_timestamp(segment: Segment, size_bytes: int) -> Generator[Step, None, int]:
     """Find the largest timestamp of the records in the first `size_bytes` of a segment, in steps. Raises OSError.
 
-    A batch that cannot be read counts with its stated timestamp.
+    For a batch that cannot be read the timestamp in its header is used.
     """
     largest = NO_TIMESTAMP
     for position, header in segment.headers(0, size_bytes):

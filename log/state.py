@@ -33,7 +33,7 @@ class LoadedState(NamedTuple):
 
 
 class UnsyncedTruncation:
-    """A truncation whose result is not durable yet: a sync makes it so, after which the checkpoints must be durable.
+    """A truncation whose result is not durable yet. A flush and a write of the checkpoints make it durable.
 
     `write_checkpoints` writes the checkpoints that contain offsets of the log; it blocks. `has_checkpoints`: they were
     written since the truncation.
@@ -71,8 +71,8 @@ class LogState:
     Offsets: `log_start_offset` <= `last_stable_offset` <= `high_watermark` <= `log_end_offset`. Batches below
     `flushed_offset` are durable. After an I/O error `failure` is set, and every further change raises LogDirFailure.
 
-    `segments` is one list for the life of the log; `bases` are the base offsets of its items, and `active` is the last
-    of them, which gets the appends.
+    `segments` is the same list object as long as the log is open; `bases` contains the base offsets of its items, and
+    `active` is its last item, which gets the appends.
 
     What is not durable yet: `unsynced_paths` are files to sync by name. `unsynced_segments` get no more appends, in
     order, and their indexes are not synced. `unwritten_snapshots` are written by the next flush, in its thread.
@@ -81,8 +81,8 @@ class LogState:
     `unsynced_epoch_at`: from this offset on, leader epochs may be durable in the batches only.
     `unsynced_truncation` is set by a truncation until its result is durable: nothing is appended before.
 
-    `untouched_end` is the end of the log and the size of its last segment as the last clean stop left them, or None
-    after a change. `doubtful_segment` is the one whose records retention has to read before it can decide.
+    `untouched_end`: log end and size of the last segment when the log was loaded after a clean stop, None after a
+    change. `doubtful_segment`: the segment whose records have to be read before retention can be applied to it.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class LogState:
         self.max_message_bytes = config.max_message_bytes
         self.flush_messages = 1 if config.flush_before_acks else config.flush_messages
         self.timestamp_after_max_ms = config.message_timestamp_after_max_ms
-        # No property of the topic requires a check of each record, or changes batches.
+        # True if no property of the topic requires a check of each record, or a change of the batch.
         self.is_plain = (
             config.message_timestamp_type == "CreateTime"
             and config.message_timestamp_before_max_ms == INT64_MAX
@@ -177,7 +177,7 @@ class LogState:
         self.leader_epochs.truncate_from_start(offset)
         self.producer_state.log_start_advanced(offset)
         try:
-            # A checkpoint that begins too early is corrected at the next start.
+            # The next start corrects a checkpoint with epochs below the log's start.
             self.unless_full(self.write_epochs)
         except OSError as error:
             raise self.fail("epoch checkpoint", error) from error
@@ -190,7 +190,7 @@ class LogState:
             self.unsynced_epoch_at = self.log_end_offset
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch with its first batch. Raises OSError, in which case nothing has changed."""
+        """Begin a leader epoch with its first batch. If it raises OSError, nothing has changed."""
         before = self.leader_epochs
         changed = LeaderEpochs(before.entries)
         changed.dirty = before.dirty
@@ -227,13 +227,13 @@ class LogState:
     # Failures
 
     def unless_full(self, write: Callable[[], T]) -> T | None:
-        """Run an optional write. If a resource is short, return None; nothing has changed then. Raises OSError."""
+        """Run a write that may be omitted; return None if a resource is short. `write` must change nothing then."""
         try:
             return write()
         except OSError as error:
             if not is_shortage(error):
                 raise
-            logger.warning("no disk space or file descriptor directory=%s error=%s", self.directory, error)
+            logger.warning("a write is postponed for lack of a resource directory=%s error=%s", self.directory, error)
             return None
 
     def refuse_or_fail(self, what: str, error: OSError) -> KafkaError:

@@ -71,11 +71,11 @@ class LogTruncation:
             log.raise_if_failed()
             if before == (log.log_start_offset, log.log_end_offset):
                 return self._truncate_to(offset, producers, now_ms, write_checkpoints)
-        # Batches that remain below the log's start may have later leader epochs than those that follow.
+        # Batches that remain below the log's start may have higher leader epochs than the batches appended next.
         return self.start_over(offset, now_ms, write_checkpoints)
 
     def _leaves_nothing(self, offset: int) -> bool:
-        """Return whether a truncation removes all batches at or above the log's start."""
+        """Return whether a truncation to `offset` removes all batches at or above the log's start."""
         log = self._log
         return offset < log.bases[0] or log.bases[0] < offset <= log.log_start_offset
 
@@ -146,7 +146,7 @@ class LogTruncation:
         return deleted
 
     def _begin(self) -> None:
-        """Prepare for a truncation: files change, and snapshots not written yet may be of truncated batches."""
+        """Prepare for a truncation: the files change, and unwritten snapshots may contain truncated batches."""
         log = self._log
         log.untouched_end = None
         if log.unsynced_truncation is not None:
