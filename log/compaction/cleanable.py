@@ -66,7 +66,7 @@ def find_cleanable(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Cl
     cleanable_bytes = sum(segment.size_bytes for segment in segments[first:limit])
     if cleanable_bytes == 0:
         return None
-    # The segment that contains the first dirty offset is counted as clean and as cleanable.
+    # The segment that contains the first dirty offset counts as clean and as cleanable.
     clean_bytes = sum(segment.size_bytes for segment in segments[:limit] if segment.base_offset < first_dirty)
     # Segments above the range count as well: they may be older, and max.compaction.lag.ms applies to them too.
     timestamps = [segment.first_timestamp for segment in segments[first:-1]]
@@ -78,7 +78,7 @@ def find_cleanable(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Cl
 def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) -> list[list[Segment]]:
     """Group adjacent segments that fit into one segment, by bytes, index entries and range of offsets.
 
-    A group has at most _MAX_SEGMENTS, which limits the time of its replacement.
+    A group has at most _MAX_SEGMENTS, which limits the duration of its replacement.
     """
     groups: list[list[Segment]] = []
     sizes = (0, 0, 0)

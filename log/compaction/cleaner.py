@@ -6,7 +6,7 @@ later record with the same key supersedes. The main thread replaces each group w
 cleaner-offset-checkpoint records the offset up to which each log is compacted. The cleaner also applies retention to
 these logs, so that no segment is deleted during its compaction.
 
-The worker is a process if the environment can start one (see `process`), otherwise a thread.
+The worker of a large log is a process, if the environment can start one (see `process`), otherwise a thread.
 
 Sources: Kafka documentation ("Log Compaction"); Kafka's log cleaner, for the order of events.
 """
@@ -35,10 +35,10 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, int]
 
-# A smaller log is compacted in a thread, which takes less time than the start of a process.
+# A smaller log is compacted in a thread, which takes less time than starting a process.
 _MIN_BYTES_FOR_PROCESS = 256 * 1024
 _BYTES_PER_OFFSET = 4
-"""Assumed size of a record, for the size of a compaction: its time and memory also depend on the number of records."""
+"""Assumed size of a record. The cost of a compaction also depends on the number of records, which is estimated."""
 _VISITS_PER_STEP = 200
 _MAX_WORKER_LOSSES = 3
 _MIN_BACKOFF_MS = 100
@@ -61,7 +61,7 @@ class CleanerHost(Protocol):
     def fail_directory(self, path: str, error: Exception) -> None: ...
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> bool:
-        """Delete a few segments below the log's start or beyond its retention; return whether more remain."""
+        """Delete a few segments by the log's start and retention; return whether more are deleted soon."""
         ...
 
     def remove_later(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None: ...
@@ -145,7 +145,7 @@ class Cleaner:
         while self._due and len(self._running) < self.settings.log_cleaner_threads:
             has_begun = self._begin(self._due.pop(), now_ms) or has_begun
             if has_begun and not self._running:
-                # The compaction ended in this thread. The dirty ratios may have changed meanwhile.
+                # The compaction ran in this thread and has ended. The dirty ratios may have changed meanwhile.
                 return True
         if not self._running and not self._due:
             self._end_processes()
@@ -196,7 +196,7 @@ class Cleaner:
         first_dirty = first_dirty_offset(log, checkpoint)
         if first_dirty == checkpoint:
             return
-        # No warning in the normal case: with cleanup.policy=compact,delete retention moves the log start past it.
+        # No warning in the usual case: with cleanup.policy=compact,delete retention advances the log start above it.
         if checkpoint > first_dirty or not log.config.deletes:
             logger.warning(
                 "compacting from the log's start: the cleaner checkpoint is outside the log log=%s checkpoint=%d",
@@ -396,7 +396,7 @@ class Cleaner:
         self._run_in_thread(lambda: self._fs.sync_directory(compaction.directory), finish)
 
     def _finish(self, compaction: Compaction) -> None:
-        """End a compaction whose replacements are all durable, and write its checkpoint."""
+        """End a compaction, all of whose replacements are durable, and write its checkpoint."""
         log = compaction.log
         logger.info(
             "compacted log=%s up_to=%d bytes_before=%d bytes_after=%d keys=%d",
@@ -443,7 +443,8 @@ class Cleaner:
             self.uncleanable.add(key)
             logger.error(
                 "cannot compact log=%s error=%s; the log is still served but grows, and compaction is retried only "
-                "after a restart: copy its directory, then delete, re-create and refill the topic",
+                "after a restart. If it fails again, copy the partition's directory, then delete, re-create and refill "
+                "the topic",
                 log,
                 error,
                 exc_info=None if isinstance(error, WorkerLost) else error,

@@ -48,7 +48,7 @@ class Compaction:
         return sum(segment.size_bytes for segment in self._segments)
 
     def job(self, settings: CleanerSettings) -> CompactionJob:
-        """Return the job for the worker. The cleaner's threads share its memory and I/O rate. Raises OSError."""
+        """Return the job for the worker. All threads share the cleaner's memory and I/O rate. Raises OSError."""
         log, config, share = self.log, self.log.config, max(1, settings.log_cleaner_threads)
         start_offset = self.cleanable.first_dirty_offset
         bases = [segment.base_offset for segment in self._segments]

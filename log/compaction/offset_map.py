@@ -8,7 +8,7 @@ _ENTRY_BYTES = 200
 
 
 class OffsetMap:
-    """Map from a key to its last offset. A long key is stored as its MD5 digest, as Kafka does.
+    """Map from a key to its last offset. Of a key of 16 bytes or more the MD5 digest is stored, as Kafka does for all.
 
     `limit_bytes` bounds the memory, which is allocated as keys are added. `latest_offset` is the last mapped offset of
     the log; -1 before the first.

@@ -6,9 +6,9 @@ of eight busy connections fell to a sixth. With a process at idle priority the p
 on a busier machine). The offset map, which may be large, is in the memory of the process.
 
 The process is started when a log is due and ended when none is left. When the broker exits, the process reads the end
-of its input and exits too. If the process itself dies, the log is unchanged: the files that it wrote have no effect
-until the broker renames them. The broker kills a process that makes no progress because its disk hangs, it was stopped,
-or it gets no processor time: see `worker_pipe`.
+of its input and exits too. If the process ends unexpectedly, the log is unchanged: the files that it wrote have no
+effect until the broker renames them. The broker kills a process that makes no progress, because its disk does not
+respond, it was stopped, or it gets no processor time (see `worker_pipe`).
 """
 
 import logging
@@ -143,7 +143,7 @@ class ProcessWorker:
         self._pipe.close()
         if not has_ended:
             logger.warning(
-                "killed compaction process has not ended, probably because a disk does not respond: check the disks "
+                "a killed compaction process has not ended, probably because a disk does not respond: check the disks "
                 "pid=%d",
                 self._pid,
             )
@@ -209,20 +209,22 @@ class _StarvationCheck:
     """Ends the process if it gets too little processor time; the broker then starts one with normal scheduling."""
 
     def __init__(self) -> None:
-        self._slept = 0.0
+        self._slept_s = 0.0
         self._begin()
 
     def _begin(self) -> None:
-        self._since, self._used, self._slept = time.monotonic(), time.process_time(), 0.0
+        self._since_s, self._used_s, self._slept_s = time.monotonic(), time.process_time(), 0.0
 
     def sleep(self, seconds: float) -> None:
-        self._slept += seconds
+        """Sleep; this time does not count."""
+        self._slept_s += seconds
         time.sleep(seconds)
 
     def check(self) -> None:
-        elapsed = time.monotonic() - self._since
-        if elapsed >= _STARVATION_CHECK_SECONDS:
-            if time.process_time() - self._used < _MIN_CPU_SHARE * (elapsed - self._slept):
+        """End the process if its share of the processor in the last period was too small."""
+        elapsed_s = time.monotonic() - self._since_s
+        if elapsed_s >= _STARVATION_CHECK_SECONDS:
+            if time.process_time() - self._used_s < _MIN_CPU_SHARE * (elapsed_s - self._slept_s):
                 os._exit(1)
             self._begin()
 
@@ -247,10 +249,10 @@ class _Child:
                 starvation.check()
                 self._heartbeat()
 
-            throttle = RateLimiter(rate, time.monotonic, starvation.sleep, check)
+            limiter = RateLimiter(rate, time.monotonic, starvation.sleep, check)
         else:
-            throttle = RateLimiter(rate, time.monotonic, time.sleep, self._heartbeat)
-        self._run = CompactionRun(OsFileSystem(), job, throttle)
+            limiter = RateLimiter(rate, time.monotonic, time.sleep, self._heartbeat)
+        self._run = CompactionRun(OsFileSystem(), job, limiter)
         return self._run.map_keys()
 
     def write(self, bases: tuple[int, ...], producers: bytes) -> None:

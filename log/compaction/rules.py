@@ -1,4 +1,4 @@
-"""Rules of compaction: which records of a batch are retained. Functions and state without I/O.
+"""Rules of compaction: the records of a batch that are retained. No I/O.
 
 Sources: Kafka documentation ("Log Compaction"); KIP-98 (transactions in compacted topics), KIP-534 (delete horizon).
 """
@@ -15,6 +15,7 @@ from odradek.protocol.batches.compression import DecompressedTooLargeError
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
+    CODEC_MASK,
     CRC_POSITION,
     HEADER,
     LOG_OVERHEAD,
@@ -37,7 +38,7 @@ class LastRecord(NamedTuple):
 
 
 class CleanedTransactions:
-    """The ongoing transactions at the current position of a pass over the log."""
+    """The ongoing transactions at the present position of a pass over the log."""
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
         self._upcoming = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
@@ -90,8 +91,8 @@ class BatchFilter:
     """Selects the records to retain, batch after batch in the order of offsets.
 
     `upper_offset` is the end of the range that is compacted. The last batch of the range is retained, if necessary
-    without records, so that the end offset of the compacted segment stays the same. `last_records`, by producer id,
-    are those of the active producers.
+    without records, so that the end offset of the compacted segment stays the same. `last_records` contains the last
+    record of each active producer, by producer id.
     """
 
     def __init__(
@@ -187,7 +188,7 @@ class BatchFilter:
 
 def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
     """Decompress a batch. Return the bytes that contain the records, and the position of the first record in them."""
-    if not header.attributes & 7:
+    if not header.attributes & CODEC_MASK:
         return bytes(batch), RECORD_BATCH_OVERHEAD
     from odradek.protocol.batches.compression import decompress
     from odradek.protocol.batches.record_chain import MAX_DECOMPRESSED_BYTES
@@ -197,7 +198,7 @@ def open_records(header: BatchHeader, batch: memoryview) -> tuple[bytes, int]:
 
 def _build_batch(header: BatchHeader, payload: bytes) -> bytes:
     """Build a batch of encoded records, whose deltas refer to the header's base offset and base timestamp."""
-    if header.attributes & 7:
+    if header.attributes & CODEC_MASK:
         from odradek.protocol.batches.batch_builder import compress_records
 
         payload = compress_records(header.codec, payload)

@@ -155,7 +155,7 @@ class LocalWorker:
 
 @contextmanager
 def _wrapping_errors() -> Iterator[None]:
-    """Raise CompactionFailed for any exception that is no OSError and no Cancelled."""
+    """Raise CompactionFailed in place of any exception except OSError and Cancelled."""
     try:
         yield
     except (OSError, Cancelled):
@@ -172,7 +172,7 @@ def remove_cleaned(fs: FileSystem, directory: str) -> None:
 
 
 class CompactionRun:
-    """A compaction: `map_keys`, then `write` for each group. `pause(bytes)` is called for each read and write."""
+    """A compaction: `map_keys`, then `write` for each group. `pause(size_bytes)` is called for each read and write."""
 
     def __init__(self, fs: FileSystem, job: CompactionJob, pause: Callable[[int], None]) -> None:
         self._fs = fs

@@ -12,8 +12,10 @@ from struct import Struct
 from typing import Any, Final
 
 STALL_TIMEOUT_SECONDS: Final = 300.0
-"""Maximum time without a message of the process. The longest step of a compaction without a heartbeat is the sync of
-64 MiB, which takes less time even at 0.3 MiB/s."""
+"""Maximum time without a message from the process.
+
+The longest step without a heartbeat is the sync of 64 MiB, which takes less time even at 0.3 MiB/s.
+"""
 
 _HEARTBEAT_SECONDS: Final = 5.0
 _POLL_SECONDS: Final = 1.0
@@ -44,7 +46,7 @@ class WorkerPipe:
         self._monotonic = monotonic
         self._wait = wait
         self._received = bytearray()
-        self._last_progress = monotonic()
+        self._last_progress_s = monotonic()
         os.set_blocking(commands, False)
 
     def call(self, command: tuple[Any, ...]) -> tuple[int, Any]:
@@ -52,7 +54,7 @@ class WorkerPipe:
 
         Raises OSError, EOFError or ValueError if the process has ended, ProcessStalledError if it makes no progress.
         """
-        self._last_progress = self._monotonic()
+        self._last_progress_s = self._monotonic()
         self._send(memoryview(marshal.dumps(command)))
         while True:
             message = self._take_message()
@@ -70,11 +72,11 @@ class WorkerPipe:
             except BlockingIOError:
                 self._await(self._commands, select.POLLOUT)
             else:
-                self._last_progress = self._monotonic()
+                self._last_progress_s = self._monotonic()
 
     def _await(self, fd: int, event: int) -> None:
         while not self._wait(fd, event, _POLL_SECONDS):
-            if self._monotonic() - self._last_progress >= STALL_TIMEOUT_SECONDS:
+            if self._monotonic() - self._last_progress_s >= STALL_TIMEOUT_SECONDS:
                 raise ProcessStalledError
 
     def _receive(self) -> None:
@@ -82,7 +84,7 @@ class WorkerPipe:
         if not data:
             raise EOFError
         self._received += data
-        self._last_progress = self._monotonic()
+        self._last_progress_s = self._monotonic()
 
     def _take_message(self) -> bytes | None:
         received = self._received
@@ -96,9 +98,9 @@ class WorkerPipe:
         return message
 
     def await_end(self, seconds: float) -> bool:
-        """Wait at most `seconds` for the end of the killed process, which closes its pipes; return whether it ended."""
-        deadline = self._monotonic() + seconds
-        while self._monotonic() < deadline:
+        """Wait at most `seconds` until a killed process has ended, which closes its pipes; return whether it has."""
+        deadline_s = self._monotonic() + seconds
+        while self._monotonic() < deadline_s:
             if self._wait(self._responses, select.POLLIN, _POLL_SECONDS):
                 try:
                     self._receive()
@@ -118,11 +120,11 @@ class ResponsePipe:
     def __init__(self, responses: int, monotonic: Callable[[], float]) -> None:
         self._responses = responses
         self._monotonic = monotonic
-        self._sent = monotonic()
+        self._sent_s = monotonic()
 
     def heartbeat(self) -> None:
         """Send a heartbeat if nothing was sent for _HEARTBEAT_SECONDS."""
-        if self._monotonic() - self._sent >= _HEARTBEAT_SECONDS:
+        if self._monotonic() - self._sent_s >= _HEARTBEAT_SECONDS:
             self._write(b"")
 
     def respond(self, kind: int, value: Any) -> None:
@@ -132,4 +134,4 @@ class ResponsePipe:
         data = memoryview(_LENGTH.pack(len(message)) + message)
         while data:
             data = data[os.write(self._responses, data) :]
-        self._sent = self._monotonic()
+        self._sent_s = self._monotonic()
