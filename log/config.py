@@ -23,7 +23,7 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
 NO_REMOTE_STORAGE = "there is no remote storage"
 CLUSTER_ONLY = "the broker is not in a cluster"
-"""Reasons why properties are accepted without effect."""
+"""Reasons why properties are accepted without effect; CLUSTER_ONLY applies to a single broker only."""
 
 GZIP_LEVEL_NOTE = "between 1 and 9, or -1"
 THROTTLED_REPLICAS_NOTE = "* or a list of partition:broker pairs"
@@ -193,7 +193,7 @@ class LogConfig(PropertySet):
         1_048_588,
         minimum=0,
         synonyms=["message.max.bytes"],
-        doc="Maximum size of a record batch, as sent by the producer.",
+        doc="Maximum size of a record batch, as sent by the producer and as stored.",
     )
     message_timestamp_after_max_ms = long(
         "message.timestamp.after.max.ms",

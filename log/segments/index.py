@@ -93,7 +93,7 @@ class SparseIndex:
     def ends_in_zeros(self) -> bool:
         """Return whether the last entry is zeros, because the file was preallocated and never trimmed.
 
-        No real entry is zeros: the batch at position 0 gets no entry.
+        No other entry is zeros: the batch at position 0 gets no entry.
         """
         return self.count > 0 and not any(self.get(self.count - 1))
 
@@ -103,9 +103,9 @@ class SparseIndex:
         return self._preallocated
 
     def preallocate(self) -> None:
-        """Create the file if it does not exist and extend it to its full size, once.
+        """Create the file if it does not exist, and extend it to its full size, once.
 
-        It may hold more than `max_entries` already: written with a larger segment.index.bytes, or by a rebuild.
+        It may contain more than `max_entries`, written with a larger segment.index.bytes or by a rebuild.
         """
         if not self._preallocated:
             self._open().truncate(max(self.max_entries, self.count) * self.entry.size)
@@ -127,7 +127,7 @@ class SparseIndex:
         self._is_rebuilding = False
 
     def trim(self) -> None:
-        """Write the buffered entries and truncate the file to its entries, because appends have ended."""
+        """Write the buffered entries and truncate the file to its entries, after the last append."""
         is_replaced = self._is_rebuilding and bool(self._pending)
         self.write_pending()
         if not is_replaced:
@@ -197,7 +197,7 @@ class SparseIndex:
         return low - 1
 
     def _narrow_bounds(self, target: int, field: int, low: int, high: int) -> tuple[int, int]:
-        """Narrow a search by the cached block, so that a lookup near the last one does not read the file."""
+        """Narrow a search by the cached block, so that a lookup near the previous one does not read the file."""
         if not self._block:
             return low, high
         start = self._block_start
@@ -218,7 +218,7 @@ class SparseIndex:
         self._block = self._open().pread(self._block_start * size, count * size)
         if len(self._block) < count * size:
             self._block = b""
-            raise OSError(f"index {self.path} has lost entries: another process has truncated it")
+            raise OSError(f"index {self.path} is shorter than its entries: another process has truncated it")
 
     def _open(self) -> File:
         return self._fs.open(self.path, create=True)
@@ -257,7 +257,7 @@ class OffsetIndex(SparseIndex):
         return self.count >= self.max_entries
 
     def append(self, last_offset: int, position: int) -> None:
-        """Raise IndexOffsetError unless the offset is above the last one and within 2^31 of the base offset."""
+        """Add an entry. Raises IndexOffsetError unless its offset is above the last one and within 2^31 of the base."""
         if self.count and last_offset <= self._last_offset:
             raise IndexOffsetError(f"offset {last_offset} after {self._last_offset} in {self.path}")
         relative = relative_offset(last_offset, self.base_offset)

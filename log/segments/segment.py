@@ -42,15 +42,15 @@ _MAX_HINTS = 32
 _MAX_LOGGED = 10
 _MAX_RELATIVE = 0x7FFFFFFF
 _MAX_INDEX_INTERVAL_BYTES = 64 << 10
-"""Upper bound for index.interval.bytes, because a search reads the headers between two entries in the main thread.
+"""Upper bound of index.interval.bytes, because a search reads the headers between two entries in the main thread.
 
-Apache Kafka accepts entries at shorter distances than configured.
+Apache Kafka's tools accept entries at shorter distances than the configured one.
 """
 _LONG_SCAN_BYTES = 1 << 20
 _LONG_SCAN_INTERVALS = 64
 _UNKNOWN = -2
-_FUTURE = 1 << 62
-_PAST = -(1 << 62)
+_FAR_FUTURE = 1 << 62
+_FAR_PAST = -(1 << 62)
 
 
 class SegmentConfig(Protocol):
@@ -68,8 +68,8 @@ class Segment:
     """One segment. Any method that accesses the disk may raise OSError.
 
     `size_bytes`: the size of the complete, appended batches. The .log file may be longer in three cases: with
-    `preallocate` the active segment ends in zeros (a hole in a sparse file); after a truncation of the log until the
-    next sync; and `is_torn` is set if an append failed and the file could not be truncated afterwards.
+    `preallocate` the active segment ends in zeros (a hole in a sparse file); after a truncation of the log, until the
+    next sync; and after an append that failed, if the file could not be truncated (`is_torn`).
 
     `roll_timestamp`: `first_timestamp` for a single comparison per append. It is far in the future while the segment is
     empty, and far in the past if `first_timestamp` is not read yet or is -1.
@@ -152,7 +152,7 @@ class Segment:
         self._bytes_since_entry = 0
         self._ready = False
         self._first_timestamp = _UNKNOWN
-        self.roll_timestamp = _FUTURE if fresh else _PAST
+        self.roll_timestamp = _FAR_FUTURE if fresh else _FAR_PAST
         self._max_timestamp = NO_TIMESTAMP if fresh else _UNKNOWN
         self._offset_of_max_timestamp = base_offset
 
@@ -250,7 +250,7 @@ class Segment:
         return position
 
     def _lacks_entries(self, floor: int, end: int) -> bool:
-        """Return whether the distance between two positions is so long that an index entry between them is missing."""
+        """Return whether two positions are so far apart that an index entry between them is missing."""
         allowed = _LONG_SCAN_INTERVALS * self._index_interval_bytes
         for position, header in self.headers(floor, end):
             if position == floor:
@@ -302,7 +302,7 @@ class Segment:
         """
         if self.is_repaired:
             return
-        # Read first: if this fails for lack of a descriptor, nothing is changed, and the repair is tried again.
+        # Read first: if this fails for lack of a descriptor, nothing has changed, and a later lookup tries again.
         old_entries = OffsetIndex.entry.iter_unpack(self.offset_index.encode_entries())
         self.is_repaired = True
         logger.warning("index is damaged and is rebuilt file=%s why=%s", self.offset_index.path, why)
@@ -345,7 +345,7 @@ class Segment:
                 last = position
                 if header.max_timestamp > self._max_timestamp:
                     self._max_timestamp, self._offset_of_max_timestamp = header.max_timestamp, header.last_offset
-                # A scan does not find the first batch after damage, so that batch needs an entry.
+                # A scan cannot cross the damage, so the first batch after it needs an entry.
                 if self._bytes_since_entry > self._index_interval_bytes or position == start > 0:
                     self._add_entries(header.last_offset, position)
                 self._bytes_since_entry += header.size_bytes
@@ -371,7 +371,7 @@ class Segment:
     def move_hint(self, offset: int, next_offset: int, position: int) -> None:
         """Replace the hint for `offset`, which a reader has used, by one for `next_offset` at `position`.
 
-        A reader of many batches therefore does not evict the hints of other readers.
+        Otherwise a reader of many batches would evict the hints of other readers.
         """
         self.hints.pop(offset, None)
         self.add_hint(next_offset, position)
@@ -507,7 +507,7 @@ class Segment:
 
     def _set_first_timestamp(self, timestamp: int) -> None:
         self._first_timestamp = max(NO_TIMESTAMP, timestamp)
-        self.roll_timestamp = timestamp if timestamp >= 0 else _PAST
+        self.roll_timestamp = timestamp if timestamp >= 0 else _FAR_PAST
 
     @property
     def first_timestamp(self) -> int:
@@ -525,7 +525,7 @@ class Segment:
     def _find_max_timestamp(self) -> tuple[int, int]:
         """Return (timestamp, offset) of the last time index entry, or of a later batch with a larger timestamp.
 
-        The time index includes the batch of the last offset index entry, and all batches before it.
+        The last time index entry is the largest timestamp up to the batch of the last offset index entry.
         """
         timestamp, offset = self.time_index.last_entry
         for _, header in self.headers(self.floor_position(self.offset_index.last_offset)):
@@ -535,7 +535,7 @@ class Segment:
 
     @property
     def is_sealed(self) -> bool:
-        """True if no file is preallocated, torn or repaired: the files contain exactly the appended batches."""
+        """Return whether the files contain exactly the appended batches: none is preallocated, torn or repaired."""
         return not (
             self._is_extended
             or self.is_torn
@@ -557,7 +557,7 @@ class Segment:
         if self.size_bytes == 0:
             self.created_ms = now_ms
             self._first_timestamp = _UNKNOWN
-            self.roll_timestamp = _FUTURE
+            self.roll_timestamp = _FAR_FUTURE
         self.hints.clear()
         self._bytes_since_entry = 0
         self._ready = False
@@ -578,7 +578,7 @@ class Segment:
         self.time_index.fill(scan.time_entries)
         self._max_timestamp, self._offset_of_max_timestamp = scan.max_timestamp, scan.offset_of_max_timestamp
         self._first_timestamp = _UNKNOWN
-        self.roll_timestamp = _PAST
+        self.roll_timestamp = _FAR_PAST
         self._bytes_since_entry = 0
         removed_bytes = self.size_bytes - scan.size_bytes
         if removed_bytes:
@@ -595,7 +595,7 @@ class Segment:
         self.time_index.append_if_later(self.max_timestamp, self._offset_of_max_timestamp)
         self.transaction_index.write_pending()
         self.time_index.trim()
-        # Last, because the existence of the offset index implies that of the others.
+        # Last: if the offset index exists, the other indexes are complete.
         self.offset_index.trim()
         self._ready = False
 
@@ -613,7 +613,7 @@ class Segment:
     def rename(self, suffix: str) -> None:
         """Change the suffix of all file names, such as ".deleted"; the .log file first.
 
-        If it raises, the files that were already renamed are used under their new names, and the call can be repeated.
+        If it raises, the files that are renamed already are used with their new names, and the call can be repeated.
         """
         before, old = self.suffix, [self.path(kind) for kind in SEGMENT_SUFFIXES]
         self.suffix = suffix
@@ -644,7 +644,7 @@ class Segment:
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            # On a full disk the longer names may not fit into the directory, so the files are removed instead.
+            # A full disk may have no space for the longer names, so the files are removed instead.
             for suffix in ("", DELETED_SUFFIX):
                 remove_segment_files(self._fs, self.directory, self.base_offset, suffix)
         names = tuple(file_name(self.base_offset, kind) + DELETED_SUFFIX for kind in SEGMENT_SUFFIXES)

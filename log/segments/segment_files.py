@@ -16,7 +16,7 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_IND
 
 
 class DeletedSegment(NamedTuple):
-    """A segment that was removed from the log. Its files are renamed and will be removed later."""
+    """A segment that was removed from the log. `names` are its files, which are renamed and will be removed later."""
 
     base_offset: int
     size_bytes: int

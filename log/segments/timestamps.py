@@ -106,7 +106,7 @@ def offset_of_max_timestamp(segments: list[Segment]) -> Generator[Step, None, Ti
 
 
 class BatchSearch:
-    """Search for a record in one batch, in steps."""
+    """Searches for a record in one batch, in steps."""
 
     __slots__ = ("_header", "_position", "_segment")
 

@@ -21,8 +21,8 @@ _VERSION = 0
 _VERSION_BYTES = 2
 _BLOCK_BITS = 5
 _BLOCK = 1 << _BLOCK_BITS
-_MOST_RUNS = 2048
-"""Runs of entries that a search finds one by one, in a few ms."""
+_MAX_RUNS = 2048
+"""Maximum number of runs of entries that a search returns separately, in a few ms."""
 
 
 class CorruptTransactionIndexError(Exception):
@@ -45,8 +45,8 @@ class AbortedTransaction(NamedTuple):
 class BlockSummaries:
     """A growing list of integers with a search that visits few of them.
 
-    `levels[0]` holds the integers. Each next level holds one integer for each block of 32 of the level below, its
-    minimum or maximum (`summarize` is min or max); the last level is a single block.
+    `levels[0]` contains the integers. Each next level contains, for each block of 32 integers of the previous level,
+    their minimum or maximum (`summarize` is min or max); the last level is a single block.
     """
 
     __slots__ = ("_summarize", "levels")
@@ -95,18 +95,18 @@ class BlockSummaries:
 class _LoadedEntries:
     """All entries of an index in memory, one array per field."""
 
-    __slots__ = ("_first_offsets", "_greatest_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
+    __slots__ = ("_first_offsets", "_largest_first_offsets", "_last_offsets", "_last_stable_offsets", "_producer_ids")
 
     def __init__(self, columns: "list[array[int]]") -> None:
         self._producer_ids, first_offsets, self._last_offsets, last_stable_offsets = columns
         self._first_offsets = BlockSummaries(min, first_offsets)
-        self._greatest_first_offsets = BlockSummaries(max, first_offsets[:])
+        self._largest_first_offsets = BlockSummaries(max, first_offsets[:])
         self._last_stable_offsets = BlockSummaries(max, last_stable_offsets)
 
     def append(self, transaction: AbortedTransaction) -> None:
         self._producer_ids.append(transaction.producer_id)
         self._first_offsets.append(transaction.first_offset)
-        self._greatest_first_offsets.append(transaction.first_offset)
+        self._largest_first_offsets.append(transaction.first_offset)
         self._last_offsets.append(transaction.last_offset)
         self._last_stable_offsets.append(transaction.last_stable_offset)
 
@@ -133,10 +133,10 @@ class _LoadedEntries:
     def _find_runs(self, upper_bound: int, start: int, stop: int) -> list[range]:
         """Return the slots from `start` up to `stop` of transactions that began below `upper_bound`, in order.
 
-        A block with only such transactions is one step, and so is one without any. After `_MOST_RUNS` runs all other
+        A block with only such transactions is one step, and so is one without any. After `_MAX_RUNS` runs all other
         slots up to `stop` are returned: a consumer ignores transactions that began after the records that it gets.
         """
-        least, greatest = self._first_offsets.levels, self._greatest_first_offsets.levels
+        least, greatest = self._first_offsets.levels, self._largest_first_offsets.levels
         runs: list[range] = []
         slot = run_start = start
         while slot < stop:
@@ -154,7 +154,7 @@ class _LoadedEntries:
                 if run_start < slot:
                     runs.append(range(run_start, slot))
                 run_start = end
-                if len(runs) == _MOST_RUNS:
+                if len(runs) == _MAX_RUNS:
                     break
             slot = end
         if run_start < stop:
@@ -260,7 +260,7 @@ class TransactionIndex:
     def find(self, fetch_offset: int, upper_bound: int, found: FoundTransactions) -> bool:
         """Add the entries that overlap [fetch_offset, upper_bound) to `found`; return whether later segments have none.
 
-        Of an index with very many, some that begin above may be added, too.
+        In an index with very many entries, some that begin above `upper_bound` may be added as well.
         """
         entries = self._load()
         runs, is_complete = entries.find(fetch_offset, upper_bound)

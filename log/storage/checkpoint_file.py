@@ -1,9 +1,9 @@
 """Checkpoint file of offsets in a log directory, written by any thread while its content changes.
 
-A write saves the content that was recorded last, rather than the content at its request: even if it waits long for a
-thread, it cannot restore an entry of a log that was deleted or truncated meanwhile. Kafka's format does not distinguish
-two successive topics of the same name, so the creation of a log checks for an entry of its predecessor with `may_hold`
-and removes it first.
+A write saves the content that was recorded last, not the content at the time of its request: even if it waits long for
+a thread, it cannot restore an entry of a log that was deleted or truncated meanwhile. Kafka's format does not
+distinguish two successive topics of the same name, so the creation of a log checks for an entry of the deleted log with
+`may_hold` and removes it first.
 """
 
 from threading import Lock
@@ -12,7 +12,7 @@ from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import FileSystem
 
 Offsets = dict[tuple[str, int], int]
-"""Offsets by topic and partition; replaced, never changed, once it was passed to a checkpoint."""
+"""Offsets by topic and partition. After it was passed to a checkpoint, it must not be changed."""
 
 
 class OffsetCheckpointFile:
@@ -67,7 +67,7 @@ class OffsetCheckpointFile:
             return any(offsets is not None and key in offsets for offsets in contents)
 
     def close(self) -> None:
-        """Make later writes do nothing, because another broker may use the directory by then."""
+        """Make later writes do nothing: another broker may use the directory. Waits for a write in progress."""
         with self._write_lock:
             self._is_closed = True
 

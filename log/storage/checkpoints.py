@@ -1,11 +1,11 @@
-"""The small text files of a data directory, in Apache Kafka's formats.
+"""The small text files of a log directory, in Apache Kafka's formats.
 
 Checkpoints (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
-cleaner-offset-checkpoint, leader-epoch-checkpoint) share one frame: a version line `0`, a line with the number of
-entries, then one entry per line. `partition.metadata` names a partition directory's topic id; `meta.properties` names
-the cluster and broker a log directory belongs to; `.kafka_cleanshutdown` marks a clean stop. Two files are Odradek's
-own: `odradek-producer-ids` has the end of the producer ids that are reserved, `odradek-moved-replica` marks a
-partition's directory that replaced the one in another log directory.
+cleaner-offset-checkpoint, leader-epoch-checkpoint) have one format: a line with the version, 0, a line with the number
+of entries, then one entry per line. `partition.metadata` contains a partition's topic id; `meta.properties` contains
+the ids of the cluster and of the broker; `.kafka_cleanshutdown` records a clean stop. Two files are Odradek's own:
+`odradek-producer-ids` contains the end of the reserved producer ids, `odradek-moved-replica` marks a partition's
+directory that replaces the one in another log directory.
 """
 
 import base64
@@ -32,7 +32,7 @@ _NO_EPOCH = -1
 
 
 class MalformedFileError(Exception):
-    """A file of the data directory violates its format; the message contains its path."""
+    """A file of a log directory violates its format; the message contains its path."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -63,7 +63,7 @@ def _read_checkpoint(fs: FileSystem, path: str, fields: int) -> list[list[str]]:
         raise MalformedFileError(path, "the second line is not a number of entries")
     entries = [line.split() for line in lines[2:]]
     if len(entries) != int(lines[1]):
-        raise MalformedFileError(path, f"{len(entries)} entries where {lines[1].strip()} were announced")
+        raise MalformedFileError(path, f"{len(entries)} entries, but the second line is {lines[1].strip()}")
     for number, entry in enumerate(entries, 3):
         if len(entry) != fields:
             raise MalformedFileError(path, f"line {number} is malformed: {lines[number - 1]!r}")
@@ -86,7 +86,7 @@ def read_offsets(fs: FileSystem, path: str) -> dict[tuple[str, int], int]:
 
 
 def write_offsets(fs: FileSystem, path: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Replace a checkpoint of offsets durably. Blocks, so it is called in a thread."""
+    """Replace a checkpoint of offsets durably. Blocks."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     _write_checkpoint(fs, path, lines, sync=True)
 
@@ -161,7 +161,9 @@ def read_meta_properties(fs: FileSystem, log_directory: str) -> MetaProperties |
         raise MalformedFileError(path, "not text") from None
     except ValueError as error:
         raise MalformedFileError(path, f"malformed \\u escape: {error}") from None
-    version = _integer(path, values.pop("version", "absent"))
+    if "version" not in values:
+        raise MalformedFileError(path, "no version")
+    version = _integer(path, values.pop("version"))
     if version not in (0, 1):
         raise MalformedFileError(path, f"unknown version {version}")
     node = values.pop("node.id" if version else "broker.id", None)
@@ -280,7 +282,7 @@ def write_clean_shutdown(fs: FileSystem, log_directory: str, broker_epoch: int =
 
 
 def remove_clean_shutdown(fs: FileSystem, log_directory: str) -> None:
-    """Remove the file of a clean stop durably, before any log is loaded, because a later crash is not a clean stop."""
+    """Remove the file of a clean stop durably. Call it before a log is loaded: a later crash is not a clean stop."""
     if remove_if_exists(fs, f"{log_directory}/{CLEAN_SHUTDOWN_FILE}"):
         fs.sync_directory(log_directory)
 
@@ -301,5 +303,5 @@ def read_next_producer_id(fs: FileSystem, log_directory: str) -> int:
 
 
 def write_next_producer_id(fs: FileSystem, log_directory: str, next_id: int) -> None:
-    """Replace the file, durably. Blocks on the disk."""
+    """Replace the file durably. Blocks."""
     write_atomically(fs, f"{log_directory}/{PRODUCER_IDS_FILE}", f"{_VERSION}\n{next_id}\n".encode())

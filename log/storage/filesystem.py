@@ -1,11 +1,11 @@
 """File system interface, and its implementation by the operating system. No other module opens files.
 
-Every object that touches the disk receives its `FileSystem` as a parameter: `OsFileSystem`, or in tests and simulation
+Every object that accesses the disk receives its `FileSystem` as a parameter: `OsFileSystem`, or in tests and simulation
 `memory_filesystem.MemoryFileSystem`.
 
-Log files are closed by reference counting. A region of a file may still be in a sendfile to a slow consumer when its
-segment is deleted; a descriptor number closed then and reused would send another file's bytes. `close()` is for files
-that were never handed out.
+A log file is closed when its last reference is gone. When a segment is deleted, a region of its file may still be
+queued for a slow consumer; a descriptor that was closed and reused would send another file's bytes. `close()` is for
+files that are not shared.
 """
 
 import errno

@@ -17,7 +17,7 @@ from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.log_directory import PartitionDirectory, list_partitions
 
 MAX_FOUND_PARTITIONS: Final = 10_000
-"""A number from here on is not plausible: this is the number of partitions that one request may create."""
+"""Partition numbers from this one on are not plausible: one request may create that many partitions."""
 
 _SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
 _SHOWN_NAMES = 10

@@ -70,7 +70,7 @@ def marked_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
 
 
 def parse_directory_name(name: str) -> PartitionDirectory | None:
-    """Return None for a name that is not a partition's, or that of Apache Kafka's metadata log."""
+    """Parse a directory's name; return None for one that is not a partition's, and for Kafka's metadata log."""
     suffix = ""
     stem = name
     for candidate in (DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX):
@@ -105,8 +105,8 @@ class LogDirectory:
     `is_new`: no broker had used it, since it had no meta.properties. `was_clean`, `previous_broker_epoch` and
     `next_producer_id` are set by `begin_load`.
 
-    Methods that touch the disk raise LogDirFailure; those that write checkpoints also ShortageError;
-    any of them raises ExhaustedError.
+    Methods that access the disk raise LogDirFailure and ExhaustedError; those that write checkpoints, producer ids and
+    the mark of a clean stop also DiskFullError.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -125,12 +125,12 @@ class LogDirectory:
     # Open
 
     def lock(self) -> None:
-        """Create the directory if it is missing, and take its lock. Raises LockedError with a readable line."""
+        """Create the directory if it is missing, and take its lock. Raises LockedError, with one readable line."""
         try:
             self.fs.make_directory(self.path)
             self._lock = self.fs.lock(f"{self.path}/{LOCK_FILE}")
         except LockedError:
-            raise LockedError(f"data directory {self.path} is in use by another broker") from None
+            raise LockedError(f"log directory {self.path} is in use by another broker") from None
         except OSError as error:
             raise self.failed("opening", error) from error
 
@@ -162,7 +162,7 @@ class LogDirectory:
         *,
         version: int = META_VERSION,
     ) -> None:
-        """Write missing entries of meta.properties, a missing file with `version`.
+        """Write the missing entries of meta.properties, or a missing file with `version`.
 
         Raises InconsistentMetaError if it belongs to another broker.
         """
@@ -249,14 +249,14 @@ class LogDirectory:
         self._write_file(file_name, lambda: checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch))
 
     def _write_file(self, file_name: str, write: Callable[[], None]) -> None:
-        """Call `write`. Raises LogDirFailure, ShortageError or ExhaustedError in place of OSError."""
+        """Call `write`. Raises LogDirFailure or ShortageError in place of OSError."""
         try:
             write()
         except OSError as error:
             raise storage_error(self.path, f"writing {file_name} failed in {self.path}: {error}", error) from error
 
     def failed(self, what: str, error: Exception) -> LogDirFailure | ShortageError:
-        """Return the error for an operation that must succeed: a full disk, too, fails the directory."""
+        """Return the error of an operation without which the directory cannot be used, also if the disk is full."""
         kind = ExhaustedError if is_exhausted(error) else LogDirFailure
         return kind(self.path, f"{what} failed in {self.path}: {error}")
 

@@ -14,7 +14,7 @@ from odradek.log.storage.filesystem import File, FileLock, Piece
 
 
 class SimulatedCrash(BaseException):
-    """A simulated crash of the machine. A BaseException, so that no handler of the log catches it."""
+    """A simulated crash of the machine. A BaseException, so that the handlers in the log do not catch it."""
 
 
 class _Content:

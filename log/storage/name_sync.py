@@ -1,4 +1,4 @@
-"""Sync of the directories of new partitions: each sync, in a thread, covers all created during the previous one."""
+"""Sync of the directories of new partitions, in a thread: one sync for all that were created during the last one."""
 
 from collections.abc import Callable, Iterable
 from typing import Final

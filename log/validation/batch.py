@@ -45,7 +45,7 @@ _ZSTD_SINCE_VERSION = 7
 FEW_RECORDS = 4
 _KEY_AND_VALUE = (0, 1)
 
-# Limits of a check without steps, which then takes at most about two milliseconds; `long_batch` checks longer ones.
+# Limits of a check in one step, which then takes at most about two milliseconds; `long_batch` has no such limits.
 MAX_RECORDS_PER_STEP = 16384
 """Records whose lengths are read."""
 MAX_PARSED_RECORDS_PER_STEP = 1024
@@ -75,8 +75,8 @@ class Origin(IntEnum):
     REPLICATION = 2
 
 
-class StepwiseValidationRequired(Exception):  # noqa: N818 - not an error but an instruction
-    """A batch takes too long to check in one step: run `long_batch.check_in_steps` and append with its result.
+class StepwiseValidationRequired(Exception):  # noqa: N818 - not an error
+    """A batch takes too long to check in one step: run `long_batch.check_in_steps`, then append with its result.
 
     The header of `batch` has been checked against `config`.
     """
@@ -163,7 +163,7 @@ def find_batches(records: memoryview) -> Iterator[memoryview]:
 
 
 def produced_batches(records: memoryview, origin: Origin, produce_version: int) -> list[memoryview]:
-    """Split `records` into batches: at least one, of magic 2; from a client exactly one."""
+    """Divide `records` into batches: at least one, of magic 2; from a client exactly one. Raises KafkaError."""
     batches = split_batches(records)
     if not batches:
         raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
@@ -352,7 +352,7 @@ def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
 def accepted_timestamp(
     header: BatchHeader, largest_delta: int | None, config: LogConfig, now_ms: int
 ) -> int | None:
-    """Return the largest timestamp if it proves that all timestamps are within the bounds; otherwise None."""
+    """Return the largest timestamp if it implies that all timestamps are within the bounds; otherwise None."""
     # A record's timestamp, base + delta, may be below the lower bound or overflow 64 bits.
     if largest_delta is None or header.base_timestamp < NO_TIMESTAMP:
         return None

@@ -56,9 +56,9 @@ def rewrite_in_steps(
 ) -> Generator[Step, None, CheckedRecords]:
     """Rewrite a batch in the topic's codec, with offset deltas 0, 1, 2...
 
-    Old clients write other offset deltas in compressed batches. With them consumers would skip records, and compaction
-    would keep a value whose tombstone it removes. Uncompressed batches are renumbered as well; Apache Kafka stores
-    those unchanged. `size_bytes` is the decompressed size. Raises KafkaError MESSAGE_TOO_LARGE for a batch above
+    Old clients write other offset deltas in compressed batches. If these were stored, consumers would skip records, and
+    compaction would keep a value whose tombstone it removes. Uncompressed batches are renumbered as well; Apache Kafka
+    stores those unchanged. `size_bytes` is the decompressed size. Raises KafkaError MESSAGE_TOO_LARGE for a batch above
     max.message.bytes, and for records that have become too large to be decompressed again.
     """
     config, header, batch, max_timestamp = checked
