@@ -1,8 +1,8 @@
 """Compiled decoders and encoders, one for each message class and version.
 
-The generated source has no loop over fields and no call per field: runs of fixed-size fields become one
-`struct` call, nested structs and arrays are inlined. It is compiled on first use and cached. `interpreter` is a
-slow implementation of the same declarations; the tests compare the two.
+The generated source has no loop over fields: successive fields of fixed size become one `struct` call, nested structs
+and arrays are inlined. It is compiled on first use and cached. `interpreter` is a slow implementation of the same
+declarations; the tests compare the two.
 
 Sizes read from the wire are compared with the remaining bytes before memory is allocated for them. Malformed bytes
 raise `DecodeError`.
@@ -32,8 +32,8 @@ MAX_ELEMENTS: Final = 100_000
 """Maximum number of array elements of one request, all arrays together. More are rejected before memory is allocated.
 
 A Fetch request for 50,000 partitions of as many topics has 100,000 elements. An element of 2 bytes becomes an object of
-100 to 250 bytes, so this limit bounds the memory of a request. It also bounds the time of a step that handles all
-elements at once, such as sorting or freeing a list.
+100 to 250 bytes, so that this limit bounds the memory of a request. It also bounds the time to sort or free a list of
+all elements, which is one step.
 """
 
 

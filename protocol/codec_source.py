@@ -81,7 +81,7 @@ def _null_not_allowed(what: str) -> DecodeError:
 
 
 def _too_many_elements(what: str, most: int) -> DecodeError:
-    return DecodeError(f"more than {most} array elements in one request, counting those of {what}")
+    return DecodeError(f"more than {most} array elements in one request, up to and including those of {what}")
 
 
 def _too_many_tags(count: int) -> DecodeError:
@@ -89,7 +89,7 @@ def _too_many_tags(count: int) -> DecodeError:
 
 
 class Source:
-    """Source text under construction, with the objects it refers to."""
+    """Source text of a function under construction, with the objects that it refers to."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -110,10 +110,12 @@ class Source:
         self.counter = 0
 
     def name(self, prefix: str) -> str:
+        """Return a new name."""
         self.counter += 1
         return f"{prefix}{self.counter}"
 
     def constant(self, prefix: str, value: Any) -> str:
+        """Return a new name that refers to `value`."""
         name = self.name(prefix)
         self.scope[name] = value
         return name
@@ -121,10 +123,11 @@ class Source:
     def add(self, indent: int, *lines: str) -> None:
         self.lines.extend("    " * indent + line for line in lines)
 
-    def compile(self, signature: str, result: str) -> Any:
-        text = "\n".join([f"def {result}({signature}):", *self.lines])
-        exec(compile(text, f"<{result}>", "exec"), self.scope)
-        return self.scope[result]
+    def compile(self, parameters: str, function_name: str) -> Any:
+        """Return the function with the lines as its body."""
+        text = "\n".join([f"def {function_name}({parameters}):", *self.lines])
+        exec(compile(text, f"<{function_name}>", "exec"), self.scope)
+        return self.scope[function_name]
 
 
 def split_fields(cls: type[Struct], version: int) -> tuple[list[Field], list[Field]]:

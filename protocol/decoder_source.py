@@ -8,11 +8,14 @@ from odradek.protocol.schema import ArrayType, Field, Struct, StructType
 from odradek.protocol.types import MAX_STRING_BYTES, RECORDS, STRING, UUID, FixedType, WireType
 
 STEP_BYTES: Final = 2048
-"""Bytes that a step of a decoder reads. They hold at most as many elements, which take 0.5 ms."""
+"""Bytes that a step of a decoder reads: at most as many elements, which take 0.5 ms."""
+
+STEP_FIXED_ELEMENTS: Final = 2048
+"""Elements of a fixed size, such as int32, that a step of a decoder reads."""
 
 
 def min_size_bytes(wire: WireType, version: int, flexible: bool, nullable: bool = False) -> int:
-    """Return the size of the shortest value of a type."""
+    """Return the encoded size of the shortest value of a type."""
     if isinstance(wire, FixedType):
         return wire.size_bytes
     if wire is UUID:
@@ -128,7 +131,7 @@ class DecoderSource(Source):
         count, items, item = self.name("n"), self.name("items"), self.name("item")
         self.length(indent, count, wire)
         self.null_branch(indent, target, count, nullable, what)
-        # An element without fields has no bytes but occupies memory.
+        # An element without fields has no bytes on the wire, but takes memory.
         least = max(1, min_size_bytes(wire.element, self.version, self.flexible))
         self.add(indent + 1, f"if {count} * {least} > end - pos: raise past_end({what!r})")
         if self.in_steps:
@@ -150,7 +153,7 @@ class DecoderSource(Source):
         if self.in_steps:
             chunk = self.name("chunk")
             self.add(indent, f"{target} = []", f"while {count}:")
-            self.add(indent + 1, f"{chunk} = min({count}, {STEP_BYTES})")
+            self.add(indent + 1, f"{chunk} = min({count}, {STEP_FIXED_ELEMENTS})")
             self.add(indent + 1, f"{target} += {unpack}(f'>{{{chunk}}}{format_char}', buf, pos)")
             self.add(indent + 1, f"pos += {chunk} * {size}", f"{count} -= {chunk}", f"if {count}: yield")
         else:

@@ -8,9 +8,10 @@ from odradek.protocol.schema import ArrayType, Field, Struct, StructType
 from odradek.protocol.types import RECORDS, STRING, UUID, FixedType, WireType
 
 SMALL_MESSAGE_BYTES: Final = 8192
-"""Upper limit of a small message: it is decoded or encoded within about 2 ms, however small its elements are."""
+"""Maximum size of a small message, which is decoded or encoded within about 2 ms even if its elements are small."""
 
 SMALL_ARRAY_LENGTH: Final = 100
+"""Maximum number of elements of each array of a small message."""
 STEP_ELEMENTS: Final = 64
 """Array elements that a step of an encoder writes."""
 

@@ -1,8 +1,8 @@
 """Division of a byte stream into length-prefixed frames.
 
-A frame is returned with its four length bytes, so that the usual case, one read that holds exactly one frame, needs no
-copy. A frame that arrives in pieces grows in one buffer, which is at most an eighth larger than the bytes that have
-arrived: no memory is allocated because of a length field alone, and the number of pieces costs no memory.
+A frame is returned with its four length bytes, so that the usual case, a read that contains exactly one frame, needs no
+copy. A frame that arrives in pieces is collected in one buffer, which is at most an eighth larger than the bytes that
+have arrived: a length field alone allocates no memory, and neither does the number of pieces.
 """
 
 from typing import Final
@@ -30,7 +30,7 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 class FrameError(DecodeError):
     """An invalid length field; the connection has to be closed.
 
-    frames: valid frames that precede the invalid one in the same piece of the stream
+    frames: the complete frames before the invalid one in the data that was fed
     """
 
     def __init__(self, message: str) -> None:

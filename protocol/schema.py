@@ -125,7 +125,7 @@ def _wire_type(annotation: Any) -> tuple[WireType, bool]:
 
 def _zero(wire: WireType) -> Any:
     if isinstance(wire, FixedType):
-        return {"?": False, "d": 0.0}.get(wire.format_char, 0)
+        return False if wire is BOOL else 0
     if wire is STRING:
         return ""
     if wire is BYTES:

@@ -168,7 +168,7 @@ def rebuild_batch(
 def empty_batch(header: BatchHeader) -> bytes:
     """Return a batch without records that keeps the offsets, sequence and maximum timestamp of `header`.
 
-    Compaction writes it where the last sequence of an active producer, or the last offset of a log, must be kept.
+    Compaction writes it to keep the last sequence of an active producer, or the last offset of a segment.
     """
     kept_flags = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
     emptied = header._replace(

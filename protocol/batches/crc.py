@@ -1,8 +1,8 @@
 """CRC-32C, the checksum of record batches (RFC 3720, Castagnoli polynomial).
 
 On import, the `crc32c` package reads its own version from importlib.metadata, which takes longer than all other
-imports of the protocol package. Therefore only its C extension is loaded. If a release of the package has a different
-layout, the package is imported as a whole.
+imports of the protocol package. Therefore only its C extension is loaded. If the package has another layout, it is
+imported as a whole.
 """
 
 from __future__ import annotations

@@ -141,18 +141,18 @@ def decode_codec(attributes: int) -> Codec:
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at `position` without validation of its values.
+    """Read the header at `position`. Its values are not checked.
 
     Raises InvalidRecordError if fewer than RECORD_BATCH_OVERHEAD bytes are left.
     """
     try:
         return BatchHeader._make(HEADER.unpack_from(buffer, position))
     except StructError as error:
-        raise InvalidRecordError(f"no whole batch header at byte {position} of {len(buffer)}") from error
+        raise InvalidRecordError(f"no complete batch header at byte {position} of {len(buffer)}") from error
 
 
 def crc_is_valid(batch: Buffer) -> bool:
-    """Return whether a batch matches the CRC in its header. `batch` holds exactly one batch."""
+    """Return whether a batch matches the CRC in its header. `batch` contains exactly one batch."""
     if len(batch) < RECORD_BATCH_OVERHEAD:
         return False
     computed: int = crc32c(memoryview(batch)[ATTRIBUTES_POSITION:])

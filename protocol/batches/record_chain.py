@@ -4,13 +4,13 @@ Each record begins with its length. The chain of lengths must end exactly at the
 records as the header states. Inside a record only the timestamp delta is read, which follows the length and a byte of
 attributes: the largest delta shows whether the header states the batch's largest timestamp.
 
-Each record costs one iteration of a Python loop, so the loop is as short as possible: tables decode lengths of one and
-two bytes; a length that is not in the tables raises an exception inside the loop and is then decoded in full.
-Successive records usually have the same length. Then a whole run is compared at once in C: the length bytes of k
-records are one strided slice of the batch.
+A record takes one iteration of a Python loop, which is as short as possible: tables decode lengths of one and two
+bytes; a length that is not in the tables raises an exception inside the loop and is decoded completely afterwards.
+Successive records usually have the same length. A run of them is compared in C: the length bytes of k records are one
+strided slice of the batch.
 
-Most timestamp deltas are compared by a single byte. The caller passes the delta that it expects to be the largest. If
-its encoding has n bytes, any larger delta has a byte n that is not below that of the expected one; only the deltas of
+Usually a single byte of a timestamp delta is compared. The caller passes the delta that it expects to be the largest.
+If its encoding has n bytes, byte n of any larger delta is not below byte n of the expected one; only the deltas of
 records with such a byte are decoded.
 """
 
@@ -50,17 +50,18 @@ _LOW = [None if byte & 1 or byte < 128 else (byte & 0x7F) // 2 + 2 for byte in r
 _HIGH = [None, *(byte << 6 for byte in range(1, 128))]
 
 _FEW = 24
-# The first run is tried on this many records; the number grows while records have the same length.
-_RUN_FIRST = 16
+# Number of records that are compared first as a run; it grows while records have the same length.
+_FIRST_RUN = 16
 _RUN_GROWTH = 8
-# Records that are followed one by one before a run is tried again; more after each failure.
-_HOPS_FIRST = 64
-_HOPS_MOST = 4096
-# Indexing bytes is twice as fast as indexing a memoryview. Up to this distance between two lengths a copy pays off; it
-# is made window by window, so that it stays in the processor's cache.
+# Records that are followed one by one before a run is tried again. The number grows with each failure.
+_FIRST_HOPS = 64
+_MAX_HOPS = 4096
+# Indexing bytes is twice as fast as indexing a memoryview. Up to this stride a copy takes less time than it saves. Each
+# copy is a window that fits into the processor's cache.
 _WINDOW_BYTES = 32 * 1024
 _WINDOW_MAX_STRIDE_BYTES = 768
-# A strided slice of bytes is ten times as fast as one of a memoryview. Up to this stride a copy pays off.
+# A strided slice of bytes is ten times as fast as one of a memoryview. Up to this stride a copy takes less time than
+# it saves.
 _COPIED_STRIDE_BYTES = 384
 _MAX_RUN_TRIED = 1024
 
@@ -244,7 +245,7 @@ def _check_count(count: int, size_bytes: int) -> None:
 def _follow_few(data: bytes | memoryview, position: int, count: int, expected: int) -> int:
     """Return the position after `count` records whose largest delta is `expected`, a zigzag-encoded single byte.
 
-    Returns -1 if it is not, or if the tables do not hold a record's length.
+    Returns -1 if the largest delta is another one, or if a record's length is not in the tables.
     """
     one_byte, low, high = _ONE_BYTE, _LOW, _HIGH
     threshold = expected
@@ -269,9 +270,9 @@ def _follow_few(data: bytes | memoryview, position: int, count: int, expected: i
 def follow_records(data: bytes | memoryview, position: int, count: int, largest: LargestDelta) -> int:
     """Return the position after `count` records. Raises InvalidRecordError; IncompleteRecordError if the data ends."""
     if count <= _FEW:
-        # The search for a run would cost more than it saves.
+        # The search for a run would take more time than it saves.
         return _hop(data, position, count, (len(data) - position) // (count or 1), largest)
-    hops = _HOPS_FIRST
+    hops = _FIRST_HOPS
     remaining = count
     while remaining:
         try:
@@ -281,11 +282,11 @@ def follow_records(data: bytes | memoryview, position: int, count: int, largest:
             raise
         position += run * stride_bytes
         remaining -= run
-        if run >= _RUN_FIRST:
+        if run >= _FIRST_RUN:
             # The next run often begins at the end of this one: a length grows by a byte with the offset delta.
-            hops = _HOPS_FIRST
+            hops = _FIRST_HOPS
             continue
-        hops = min(hops * 4, _HOPS_MOST)
+        hops = min(hops * 4, _MAX_HOPS)
         step = min(remaining, hops)
         remaining -= step
         try:
@@ -307,7 +308,7 @@ def _follow_run(
     length = bytes(data[position : position + length_bytes])
     most = min(remaining, (len(data) - position) // stride_bytes)
     run = 0
-    tried = _RUN_FIRST
+    tried = _FIRST_RUN
     while run < most:
         tried = min(tried, most - run)
         start = position + run * stride_bytes

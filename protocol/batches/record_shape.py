@@ -17,7 +17,7 @@ MAX_VARINT_BYTES: Final = 10
 
 
 class StepLimitError(Exception):
-    """Work that would take more than about two milliseconds and has to be done in steps.
+    """Work would take more than about two milliseconds, and has to be done in steps.
 
     position: position of the record with too many headers, if that is the cause; `RecordStream` reads it in steps
     """

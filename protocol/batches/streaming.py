@@ -1,8 +1,8 @@
 """Decompression and compression of a batch's records in pieces; time per step and memory do not depend on their size.
 
 A step takes well below a millisecond. Work that a codec cannot divide (a large block, any compression) is a
-`ThreadCall`: the caller runs it on a thread, where the C library releases the GIL, and continues with its result.
-`run_steps` runs it in place.
+`ThreadCall`: the caller runs it on a thread, where the C library releases the interpreter's lock, and then continues
+the iteration. `run_steps` runs it in the calling thread.
 
 Memory is one piece of input and output, a block of lz4 (up to 4 MiB) or of snappy (up to `max_bytes`), and the window
 of a zstd frame (up to `max_bytes`).
@@ -80,7 +80,7 @@ StreamPiece = bytes | ThreadCall[bytes]
 
 
 def run_steps(steps: Generator[Step, None, T], after_each: Callable[[], None] = lambda: None) -> T:
-    """Run long work in place to its end, and return its result."""
+    """Run all steps in the calling thread, `after_each` after each of them, and return the result."""
     try:
         while True:
             call = next(steps)

@@ -60,7 +60,7 @@ API_NAMES: Final = {
 """Kafka's API names by key."""
 
 ZOOKEEPER_MODE_KEYS: Final = frozenset({4, 5, 6, 7})
-"""Keys of the APIs of ZooKeeper mode, which Kafka 4 has no longer."""
+"""Keys of the APIs of ZooKeeper mode, which Kafka 4 does not have."""
 
 
 def request_class(key: int) -> type[Message]:
