@@ -285,12 +285,12 @@ class ProducerState:
         These include producers whose batches are not in the log any more, and verifications in progress. This state's
         snapshots remain.
         """
-        self._adopt(other)
+        self._share_producers(other)
         self.expiration_ms = other.expiration_ms
         self.verifications = other.verifications
         self._largest_loaded_id = other._largest_loaded_id
 
-    def _adopt(self, other: "ProducerState") -> None:
+    def _share_producers(self, other: "ProducerState") -> None:
         """Share the producers and open transactions of another state, which is not used any more."""
         self.producers = other.producers
         self._ongoing = other._ongoing
@@ -446,7 +446,7 @@ class ProducerState:
 
     def replace(self, earlier: "ProducerState") -> None:
         """Replace the state by that of an earlier offset, to which the log is truncated; remove later snapshots."""
-        self._adopt(earlier)
+        self._share_producers(earlier)
         self.end_offset = earlier.end_offset
         self.last_snapshot_offset = earlier.last_snapshot_offset
         if self._unsynced_snapshot > self.end_offset:
