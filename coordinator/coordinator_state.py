@@ -6,7 +6,7 @@ from odradek.protocol.errors import ErrorCode
 
 
 class CoordinatorState(Enum):
-    """State of a shard. The value is the error of a request in that state."""
+    """State of a shard. The value is the error with which requests are rejected in that state."""
 
     LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     ACTIVE = ErrorCode.NONE

@@ -14,9 +14,9 @@ from typing import Any, Final
 from odradek.coordinator.steps import Steps
 
 MAX_INSTRUCTIONS: Final = 1_500
-"""Limit of a compiled pattern's size, in which each repetition of an expression is counted."""
+"""Maximum number of instructions of a compiled pattern, which contains each repetition of an expression."""
 MAX_PATTERN_CHARACTERS: Final = 4_096
-"""Limit of a pattern's length; the parser takes a few milliseconds for it."""
+"""Maximum length of a pattern, for which the parser takes a few milliseconds."""
 
 _WORD: Final = frozenset(string.ascii_letters + string.digits + "_")
 _CATEGORIES: Final = {
@@ -35,7 +35,7 @@ class LinearPattern:
         from re import _parser  # type: ignore[attr-defined]  # imported here because few brokers need it
 
         if len(pattern) > MAX_PATTERN_CHARACTERS:
-            raise ValueError("pattern is too long")
+            raise ValueError("the pattern is too long")
         try:
             parsed = _parser.parse(pattern)
         except (re.error, OverflowError, RecursionError) as error:
@@ -46,14 +46,14 @@ class LinearPattern:
         try:
             self._sequence(parsed, parsed.state.flags)
         except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+            raise ValueError("the pattern is nested too deeply") from error
         self._add("end", None, 0)
 
-    # -- compiling -------------------------------------------------------------------------------------------------
+    # -- compilation -----------------------------------------------------------------------------------------------
 
     def _add(self, kind: str, argument: Any, target: int | None = None) -> int:
         if len(self._program) >= MAX_INSTRUCTIONS:
-            raise ValueError("pattern is too long")
+            raise ValueError("the pattern is too long")
         self._program.append((kind, argument, len(self._program) + 1 if target is None else target))
         return len(self._program) - 1
 
@@ -66,10 +66,10 @@ class LinearPattern:
         self._program[index] = (kind, destination, target)
 
     def _sequence(self, nodes: Any, flags: int) -> None:
-        # Repetitions of an empty expression add no instruction, so they are counted here.
+        # Counted because repetitions of an empty expression add no instruction.
         self._sequences += 1
         if self._sequences > MAX_INSTRUCTIONS:
-            raise ValueError("pattern is too long")
+            raise ValueError("the pattern is too long")
         for kind, argument in nodes:
             self._node(str(kind), argument, flags)
 
@@ -116,7 +116,7 @@ class LinearPattern:
         for fork in forks:
             self._set_target(fork, len(self._program))
 
-    # -- matching --------------------------------------------------------------------------------------------------
+    # -- match -----------------------------------------------------------------------------------------------------
 
     def match(self, text: str) -> Steps[bool]:
         """Return whether the whole text matches. The longest pattern and text take seconds, in steps."""
@@ -170,7 +170,7 @@ def _is_at(place: str, is_multiline: bool, text: str, position: int) -> bool:
 
 
 def _char_predicate(kind: str, argument: Any, flags: int) -> CharPredicate:
-    """Return the function that compares one character with a node."""
+    """Return a function that returns whether a character matches a node."""
     if kind == "ANY":
         return (lambda char: True) if flags & re.DOTALL else (lambda char: char != "\n")
     if kind == "IN":

@@ -20,6 +20,9 @@ def utf16_length(text: str) -> int:
 
 
 def partition_for(key: str, partition_count: int) -> int:
-    """Return the coordinator partition of a group id or transactional id (Kafka's `Utils.abs(hashCode) % count`)."""
+    """Return the partition of an internal topic for a group id or transactional id.
+
+    Kafka: `Utils.abs(hashCode) % count`, where the absolute value of -2^31 is 0.
+    """
     hashed = java_string_hash(key)
     return 0 if hashed == -0x80000000 else abs(hashed) % partition_count

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from odradek.protocol.errors import ErrorCode
 
 Token = Any
-"""An object that identifies a request; the caller passes it, and the reply contains it."""
+"""An object that identifies a request. The caller passes it with the request, and the reply contains it."""
 
 Response = Any
 """A decoded response message."""
@@ -36,8 +36,8 @@ def client_error(write_error: ErrorCode) -> ErrorCode:
 class CoordinatorRecord(NamedTuple):
     """A record of an internal topic, encoded with its version prefixes; a null value is a tombstone.
 
-    `change` is for the shard that applies the record at append. For groups it is the decoded record, or None if the
-    shard has to decode it; for transactions it is the data that the shard needs in addition to the record.
+    `change` is used by the shard when it applies the record at append. For groups it is the decoded record, or None if
+    the shard has to decode it; for transactions it contains the data that is not in the record.
     """
 
     key: bytes
@@ -53,7 +53,7 @@ class Reply(NamedTuple):
 
 
 class Completion:
-    """Callbacks of a result: its records are appended, replicated, or not written."""
+    """Callbacks of a result, for when its records are applied, replicated, not written, or not replicated in time."""
 
     __slots__ = ()
 
@@ -68,9 +68,9 @@ class Completion:
         raise NotImplementedError
 
     def failed(self, result: "CoordinatorResult", error: ErrorCode, now_ms: int) -> None:
-        """Called when the records were not written, or the shard has resigned. `error` is for the response.
+        """Called when the records are not in the log, or the shard has resigned. `error` is for the response.
 
-        If they were not written, `applied` was not called and no state has changed.
+        If they are not in the log, `applied` was not called and no state has changed.
         """
         raise NotImplementedError
 

@@ -17,7 +17,7 @@ ITEMS_PER_STEP: Final = 200
 
 
 def pieces(items: Iterable[T], size: int = ITEMS_PER_STEP) -> Iterator[list[T]]:
-    """Yield the items in lists of up to `size`. The collection is copied first, because it may change meanwhile."""
+    """Yield the items in lists of up to `size`. The collection is copied first, because it may change between steps."""
     remaining = iter(list(items))
     while piece := list(islice(remaining, size)):
         yield piece

@@ -10,10 +10,13 @@ from typing import Final
 from odradek.coordinator.result import CoordinatorResult
 
 DEADLINES_PER_TICK: Final = 16
-"""Limit of a tick, because a deadline may end a join phase or a transaction; the others wait for the next tick."""
+"""Maximum number of deadlines of a tick, because a deadline may end a join phase or a transaction."""
 
 DeadlineKey = tuple[Hashable, ...]
+"""The kind of a deadline, and what it applies to."""
+
 Action = Callable[[CoordinatorResult, int], None]
+"""Handle a deadline, at `now_ms`: add records and replies to a result."""
 
 
 class DeadlineHeap:

@@ -30,7 +30,7 @@ GROUP_TYPE = "classic"
 def describe_groups(
     state: ShardState, group_ids: list[str], context: RequestContext
 ) -> list[DescribeGroupsResponseDescribedGroup]:
-    """Return each group's state and members; the subscriptions only if the group is stable."""
+    """Return each group's state and members, with protocol and subscriptions only if the group is stable."""
     described = []
     for group_id in group_ids:
         group = state.replicated_group(group_id)
@@ -75,7 +75,7 @@ def list_groups(
 ) -> Steps[list[ListGroupsResponseListedGroup]]:
     """Return the groups with one of the states and types, ignoring case; an empty filter matches all.
 
-    Each group is listed with its state at the time of its step. Groups that are deleted before are omitted.
+    Each group is listed with its state at the time of its step, and omitted if it was deleted before.
     """
     states = {text.lower().strip() for text in states_filter}
     if types_filter and GROUP_TYPE not in {text.lower() for text in types_filter}:

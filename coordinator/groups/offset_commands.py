@@ -66,7 +66,7 @@ class PreparedCommit(NamedTuple):
 
 
 def prepare_commit(settings: GroupSettings, request: OffsetCommitRequest, now_ms: int) -> Steps[PreparedCommit]:
-    """Build the records of an OffsetCommit, whose topics have name and id: most of the work of a large request."""
+    """Build the records of an OffsetCommit, whose topics have name and id, in steps."""
     expire_ms = -1
     if request.retention_time_ms != NO_RETENTION:
         expire_ms = min(now_ms + request.retention_time_ms, INT64_MAX)
@@ -99,7 +99,7 @@ def commit_offsets(
     now_ms: int,
     prepared: PreparedCommit | None = None,
 ) -> CoordinatorResult:
-    """Handle an OffsetCommit, whose topics have name and id; `prepared` is passed for a large request."""
+    """Handle an OffsetCommit, whose topics have name and id. `prepared`: the result of `prepare_commit`, if it ran."""
     result = CoordinatorResult()
     try:
         _check_commit(state, request, context)
@@ -134,7 +134,7 @@ def _commit_value(
 
 
 def _check_commit(state: ShardState, request: OffsetCommitRequest, context: RequestContext) -> None:
-    """Raise the error of a commit. A valid commit counts as a heartbeat."""
+    """Raise KafkaError if the commit is not allowed. A valid commit of a member counts as a heartbeat."""
     group = state.groups.get(request.group_id)
     generation_id = request.generation_id_or_member_epoch
     if group is None:

@@ -18,7 +18,7 @@ from odradek.coordinator.result import CoordinatorResult
 logger = logging.getLogger(__name__)
 
 OFFSETS_PER_STEP: Final = 1_000
-"""Limit of the offsets that a step visits, where each group counts as one, and of the tombstones that it writes."""
+"""Maximum number of offsets that a step visits, in which each group counts as one."""
 
 
 def schedule_expiry(state: ShardState) -> None:
@@ -30,7 +30,7 @@ def schedule_expiry(state: ShardState) -> None:
 
 
 class _Search:
-    """One search through a shard. It deletes what was expired when it began."""
+    """One search through a shard. It deletes the offsets and groups that were expired when it began."""
 
     __slots__ = ("_are_all_expired", "_count", "_now_ms", "_partitions", "_remaining", "_state")
 
@@ -60,7 +60,7 @@ class _Search:
         schedule_expiry(state)
 
     def _visit(self, group_id: str, budget: int, result: CoordinatorResult) -> int:
-        """Check up to `budget` offsets of one group. Return the used budget, in which the group counts as one.
+        """Check up to `budget` offsets of one group. Return their number, plus one for the group.
 
         The next step continues with the group if it has more offsets.
         """

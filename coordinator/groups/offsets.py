@@ -113,7 +113,7 @@ class OffsetStore:
         *,
         is_replicated: bool = True,
     ) -> None:
-        """Apply a record. A tombstone also removes the pending offsets of that partition."""
+        """Apply a record of a committed offset. A tombstone also removes the pending offsets of the partition."""
         if not is_replicated:
             self._save_state(group_id, topic, partition, offset)
         if value is None:
@@ -182,7 +182,7 @@ class OffsetStore:
         return changes[0].visible if changes else self.visible.get(group_id, topic, partition)
 
     def copy_of_group(self, group_id: str) -> "OffsetStore":
-        """Copy the offsets of one group: a fetch in steps then returns all or no offsets of a transaction."""
+        """Copy the offsets of one group, so that a fetch in steps returns all or none of a transaction's offsets."""
         copied = OffsetStore()
         visible = self.visible.of_group(group_id)
         copied.visible.groups[group_id] = {topic: partitions.copy() for topic, partitions in visible.items()}
@@ -211,7 +211,7 @@ class OffsetStore:
     def needs_tombstone(self, group_id: str, topic: str, partition: int) -> bool:
         """Return whether the partition has an offset to delete, or a change that is not replicated yet.
 
-        In the second case the additional tombstone makes a second delete request wait for replication too.
+        In the second case the tombstone changes nothing, but the response waits for replication.
         """
         return (
             self.visible.get(group_id, topic, partition) is not None
@@ -264,7 +264,7 @@ def _expires_from_commit(group: Group) -> bool:
 
 
 def can_expire(group: Group) -> bool:
-    """Return whether the group's offsets may expire in its current state, and the group with them."""
+    """Return whether the group's offsets, and then the group itself, may expire in its current state."""
     return group.state is EMPTY or _expires_from_commit(group)
 
 

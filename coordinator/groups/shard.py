@@ -1,8 +1,8 @@
-"""The group coordinator of one partition of `__consumer_offsets`: the only public class of the classic group protocol.
+"""`GroupShard`: the group coordinator of one partition of `__consumer_offsets`.
 
-Only the replay functions of `ShardState` change persistent state (groups with their last record, offsets): at append
-and during loading. A rebalance in progress is transient state in memory. Use of a shard, which may also be
-`GroupShard.absent(...)` for a partition with another leader:
+It is the only class of this package that handles requests. Only the replay functions of `ShardState` change persistent
+state (groups with their last record, offsets): at append and during loading. A rebalance in progress is transient state
+in memory. Use of a shard, which may also be `GroupShard.absent(...)` for a partition with another leader:
 
     result = shard.join_group(request, context, token, now_ms)
     while result.records:
@@ -140,7 +140,7 @@ class GroupShard:
         return self._after_replication(result, request.group_id)
 
     def rebalance_timeout_ms(self, group_id: str) -> int:
-        """Return the maximum wait of a JoinGroup or SyncGroup for other members; 0 if there is no such group."""
+        """Return how long a JoinGroup or SyncGroup waits for other members at most; 0 if there is no such group."""
         group = self._state.groups.get(group_id)
         return 0 if group is None else group.rebalance_timeout_ms()
 
@@ -158,7 +158,7 @@ class GroupShard:
     def list_groups(
         self, states_filter: list[str], types_filter: list[str]
     ) -> Steps[list[ListGroupsResponseListedGroup]]:
-        """ListGroups 0-5 for this shard. Raises COORDINATOR_LOAD_IN_PROGRESS, with which the whole request fails."""
+        """ListGroups 0-5 for this shard. Raises COORDINATOR_LOAD_IN_PROGRESS, the error of the whole request."""
         if self._coordinator_state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return group_admin.list_groups(self._state, states_filter, types_filter)
@@ -243,7 +243,7 @@ class GroupShard:
         return self._state.offsets.copy_of_group(group_id)
 
     def topics_with_offsets(self, group_id: str) -> dict[str, list[int]] | None:
-        """Return the partitions by topic of which a group has offsets; None if the shard is not active."""
+        """Return the partitions, by topic, for which a group has offsets; None if the shard is not active."""
         return None if self._gate() else self._state.offsets.replicated_of_group(group_id)
 
     def delete_offsets(
@@ -286,7 +286,7 @@ class GroupShard:
             completion.applied(result, now_ms)
 
     def on_written(self, result: CoordinatorResult, base_offset: int, now_ms: int) -> CoordinatorResult:
-        """Complete a result whose records are replicated. Return the result with its replies and further records."""
+        """Complete a result whose records are replicated. Return the next result, with replies and further records."""
         if self._coordinator_state is not CoordinatorState.ACTIVE:
             return self.on_write_failed(result, ErrorCode.NOT_COORDINATOR, now_ms)
         self._state.replicated_up_to(base_offset + len(result.records))
@@ -386,9 +386,10 @@ class GroupShard:
         return result
 
     def resign(self, now_ms: int) -> Iterator[CoordinatorResult]:
-        """Discard the state, because another broker becomes the coordinator. Parked requests get NOT_COORDINATOR.
+        """Discard the state: another broker becomes the coordinator, or the shard has to be loaded again.
 
-        The shard is closed at once; the iteration rejects the requests and frees the state in steps.
+        The shard is closed immediately; the iteration rejects parked requests with NOT_COORDINATOR, and frees the state
+        in steps.
         """
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state
@@ -401,7 +402,7 @@ class GroupShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Handle a few due deadlines, up to the first with records, which must be applied before the next deadline."""
+        """Handle a few due deadlines, up to the first that adds records: these must be applied before the next one."""
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -438,7 +439,7 @@ def _only_reply(token: Token, response: Response) -> CoordinatorResult:
 
 
 def _discard(state: ShardState, groups: dict[str, Group], now_ms: int) -> Iterator[CoordinatorResult]:
-    """Reject the parked requests of each group, then free the state. Each step has few requests."""
+    """Reject the parked requests of each group, then free the state. A step rejects few requests."""
     for group_id in [*groups]:
         group = groups.pop(group_id)
         group.change_state(DEAD, "coordinator resigned", now_ms)

@@ -17,7 +17,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 EXPIRY_KEY: Final[DeadlineKey] = ("offset-expiry",)
 TOPIC_DELETION_KIND: Final = "topic-deletion"
 LARGE_KINDS: Final = frozenset({EXPIRY_KEY[0], TOPIC_DELETION_KIND})
-"""Kinds of deadlines whose result may exceed one batch."""
+"""Kinds of deadlines whose records may exceed one batch."""
 
 
 class DeletedTopic(NamedTuple):
@@ -110,19 +110,19 @@ class ShardState:
                 del self._unreplicated[group_id]
 
     def _save_group(self, group_id: str, offset: int) -> None:
-        """Save the group that clients get until the record at `offset` is replicated."""
+        """Save the group for requests that read, until the record at `offset` is replicated."""
         self._unreplicated.setdefault(group_id, deque()).append(UnreplicatedGroup(offset, self.groups.get(group_id)))
         self._unreplicated_ids.append((offset, group_id))
 
     # -- groups --------------------------------------------------------------------------------------------------
 
     def replicated_group(self, group_id: str) -> Group | None:
-        """Return the group at the high watermark, for requests that only read."""
+        """Return the group as of the high watermark, for requests that only read."""
         changes = self._unreplicated.get(group_id)
         return changes[0].before if changes else self.groups.get(group_id)
 
     def replicated_groups(self) -> list[Group]:
-        """Return all groups at the high watermark."""
+        """Return all groups as of the high watermark."""
         if not self._unreplicated:
             return list(self.groups.values())
         unchanged = [group for group_id, group in self.groups.items() if group_id not in self._unreplicated]

@@ -1,4 +1,4 @@
-"""Deletion of the offsets of deleted topics. A later topic with the same name must not inherit them."""
+"""Deletion of the offsets of deleted topics, which a later topic with the same name must not have."""
 
 import logging
 from collections.abc import Iterator
@@ -96,7 +96,7 @@ class _Search:
 
 
 class OffsetDeletion(Completion):
-    """Repeats a deletion whose records were not written, because no client requests it again.
+    """Retries a deletion whose records were not written; no client would request it again.
 
     The pause doubles with every attempt. If the shard has resigned, because a part of the records was written, the
     coordinator runtime passes the deletion to the next shard.

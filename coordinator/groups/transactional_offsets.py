@@ -79,7 +79,7 @@ def _commit_result(partition: int, error: ErrorCode = ErrorCode.NONE) -> TxnOffs
 
 
 def _check(state: ShardState, request: TxnOffsetCommitRequest) -> None:
-    """Raise the error of a commit.
+    """Raise KafkaError if the commit is not allowed.
 
     Unlike OffsetCommit, it checks the member only if the request contains one, ignores the group's state, and does not
     count as a heartbeat.

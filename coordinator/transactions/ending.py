@@ -88,7 +88,7 @@ def _check(transaction: Transaction, request: EndTxnRequest) -> bool:
 
 
 def _check_with_epoch_bump(transaction: Transaction, request: EndTxnRequest) -> bool:
-    """Implement `_check` for versions from 5 on, in which a retry has the epoch before the current one.
+    """Return the result of `_check` for versions from 5 on, in which a retry has the epoch before the current one.
 
         state \\ request    retried abort        abort      retried commit       commit
         Empty              PRODUCER_FENCED      decided    PRODUCER_FENCED      INVALID_TXN_STATE
@@ -138,7 +138,7 @@ def fence_and_abort(
 ) -> None:
     """Abort an ongoing transaction with a new epoch, which fences its producer.
 
-    With transaction version 2 every end of a transaction increments the epoch; with lower versions this function does.
+    With transaction version 2 every decision increments the epoch; with lower versions only this function does.
     If the record is not written, the next attempt uses the same epoch.
     """
     version = state.settings.transaction_version

@@ -1,7 +1,8 @@
 """Transaction timeouts, and expiry of unused transactional ids.
 
-A search visits some transactions in each `tick`, and the result of a `tick` has the records of one batch: a decision is
-written alone, because its success must be certain; tombstones are written in batches that fit into the log.
+A search visits some transactions in each `tick`. The result of a `tick` has either the record of one decision, which is
+written alone, so that its success or failure is certain, or tombstones, which are written in batches that fit into the
+log.
 
 The age of a transaction is measured on the monotonic clock, so that a change of the wall clock aborts none. For a
 transaction that was loaded, the start in its record is used, which is wall-clock time; Apache Kafka always uses the
@@ -26,11 +27,7 @@ TIMEOUT_KEY: Final[DeadlineKey] = ("timeouts",)
 EXPIRY_KEY: Final[DeadlineKey] = ("expiry",)
 MAX_TOMBSTONES_BYTES: Final = 8_192
 TRANSACTIONS_PER_STEP: Final = 1_000
-"""A search of so many takes some 200 us."""
-
-EXPECTED: Final = frozenset(
-    {ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS}
-)
+"""A step with this many takes about 200 us."""
 
 
 def resume_timeout(state: TransactionShardState, transaction: Transaction, now_ms: int) -> None:
@@ -85,9 +82,8 @@ def _abort_next(state: TransactionShardState, remaining: deque[str], result: Coo
 
 def _abort(state: TransactionShardState, transaction: Transaction, result: CoordinatorResult, now_ms: int) -> None:
     def respond(result: CoordinatorResult, error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
-        level = logging.INFO if not error else logging.DEBUG if error in EXPECTED else logging.WARNING
         logger.log(
-            level,
+            logging.WARNING if error else logging.INFO,
             "aborting a transaction because its timeout has expired transactional_id=%s result=%s",
             transaction.transactional_id, error.name,
         )  # fmt: skip
@@ -151,4 +147,6 @@ class _Removal(Completion):
         pass
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
-        logger.warning("cannot remove expired transactional ids count=%d error=%s", self.count, error.name)
+        logger.warning(
+            "cannot remove expired transactional ids; the next search retries count=%d error=%s", self.count, error.name
+        )

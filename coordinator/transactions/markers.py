@@ -1,9 +1,8 @@
-"""Completion of a decided transaction: a marker in every partition, then the record of state CompleteCommit or
-CompleteAbort.
+"""Completion of a decided transaction: a marker in every partition, then a record of CompleteCommit or CompleteAbort.
 
-A failed write of a marker or of the record is retried after a pause, which ends when the metadata of its topic changes:
-the partition may have a leader now. Only an error that proves that another broker is
-the coordinator ends the retries.
+A failed write of a marker or of the record is retried after a pause, or as soon as the metadata of its topic changes,
+because the partition may have a leader then. Only an error that proves that another broker is the coordinator ends the
+retries.
 """
 
 import logging
@@ -27,7 +26,7 @@ DONE: Final = frozenset(
         ErrorCode.UNSUPPORTED_VERSION,
     }
 )
-"""The partition has its marker, or does not support markers and so has no records of the transaction."""
+"""The partition has its marker, or supports no markers and therefore has no records of the transaction."""
 
 SUPERSEDED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 """A newer coordinator has written a marker for this producer."""
@@ -109,7 +108,7 @@ def marker_written(
 
 
 def hasten(state: TransactionShardState, topics: Set[str] | None) -> Steps[None]:
-    """Retry the writes that failed in these topics, or in all topics, without the rest of their pause."""
+    """Retry the writes that failed in these topics (None: in all) immediately instead of after their pause."""
     for topic in [topic for topic in state.postponed if topics is None or topic in topics]:
         for transactional_ids in pieces(state.postponed.pop(topic, ())):
             for transactional_id in transactional_ids:
@@ -121,7 +120,7 @@ def hasten(state: TransactionShardState, topics: Set[str] | None) -> Steps[None]
 
 
 def _pause(state: TransactionShardState, transaction: Transaction, topic: str) -> None:
-    """Retry a write to a topic after a pause that doubles each time, because a failed disk may need long to recover."""
+    """Retry a write to a topic after a pause, which doubles with each failure."""
     state.postponed.setdefault(topic, {})[transaction.transactional_id] = None
     if completion_key(transaction.transactional_id) not in state.timers:
         pause_ms = transaction.marker_pause_ms
@@ -173,7 +172,7 @@ def _write_end(state: TransactionShardState, transaction: Transaction, result: C
 
 
 class _End(Completion):
-    """The last record of a transaction, which is pending until it is replicated."""
+    """Completion of the last record of a transaction, which is pending until the record is replicated."""
 
     __slots__ = ("state", "transaction")
 

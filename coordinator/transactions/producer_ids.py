@@ -13,8 +13,8 @@ class ProducerIdManager:
     """Allocates producer ids from blocks.
 
     `allocate_block(least_id)` durably reserves the next block, without ids below `least_id`, and returns it; after a
-    failure the next call tries again. `start` runs a coroutine in the background. `ready` returns when `allocate_block`
-    does not have to wait; callers that wait for it at the same time share one block.
+    failure the next request calls it again. `start` runs a coroutine in the background. `ready` returns when
+    `allocate_block` need not wait; callers that wait for it at the same time share one block.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class ProducerIdManager:
         self._block = range(0)
         self._least_id = 0
         self._logged = ""
-        """The failure that was logged last; clients retry many times a second while there is no controller."""
+        """The last failure that was logged: it is not logged again, although clients retry many times a second."""
 
     def begin_at(self, least_id: int) -> None:
         """Allocate no id below `least_id`, because lower ids may be in use. A lower value than before has no effect."""

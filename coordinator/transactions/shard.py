@@ -1,6 +1,7 @@
 """`TransactionShard`: the transaction coordinator of one partition of `__transaction_state`.
 
-It is the only public class of this package. The server uses it like `GroupShard`, and in addition writes markers:
+It is the only class of this package that handles requests. The server uses it like `GroupShard`, and in addition writes
+markers:
 
     result = shard.end_txn(request, context, token, now_ms)
     while result.records:
@@ -114,7 +115,7 @@ class TransactionShard:
         return transaction_init.init_producer_id(self._state, request, context, token, now_ms)
 
     def lacks_producer(self, transactional_id: str) -> bool:
-        """Return whether InitProducerId needs a new producer id, because this is the first one of its id."""
+        """Return whether InitProducerId needs a new producer id, because the transactional id is new."""
         return self._coordinator_state is CoordinatorState.ACTIVE and transactional_id not in self._state.transactions
 
     def add_partitions(
@@ -205,7 +206,7 @@ class TransactionShard:
     ) -> Steps[list[ListTransactionsResponseTransactionState]]:
         """ListTransactions 0-2 for this shard, with the filters of `admin.list_transactions`.
 
-        Raises COORDINATOR_LOAD_IN_PROGRESS, with which the whole request fails, or INVALID_REGULAR_EXPRESSION.
+        Raises COORDINATOR_LOAD_IN_PROGRESS, INVALID_REGULAR_EXPRESSION: errors of the whole request.
         """
         if self._coordinator_state is CoordinatorState.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -341,8 +342,8 @@ class TransactionShard:
     def resign(self, now_ms: int) -> Iterator[CoordinatorResult]:
         """Discard the state, because leadership of the partition ends or the shard has to be loaded again.
 
-        The shard is closed at once; the iteration frees the state in steps. Afterwards the runtime calls
-        `on_write_failed` for each pending write, which replies to its requests.
+        The shard is closed immediately; the iteration frees the state in steps. The runtime calls `on_write_failed` for
+        each pending write, which replies to its requests.
         """
         self._coordinator_state = CoordinatorState.CLOSED
         state = self._state

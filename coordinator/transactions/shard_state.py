@@ -33,7 +33,7 @@ class TransactionShardState:
         self.take_producer_id = take_producer_id
         self.transactions: dict[str, Transaction] = {}
         self.postponed: dict[str, dict[str, None]] = {}
-        """By topic, transactional ids whose completion failed there since its metadata changed last."""
+        """Topic -> transactional ids for which a write to the topic failed after the last change of its metadata."""
         self.timers = DeadlineHeap(monotonic_ms)
         self._unreplicated: deque[tuple[int, Transaction]] = deque()  # record offset, in ascending order
 
@@ -57,7 +57,7 @@ class TransactionShardState:
     def replay(
         self, transactional_id: str, value: TransactionLogValue | None, offset: int, change: Change | None
     ) -> None:
-        """Keep a record that is in the log at `offset`, to apply it in `replicated_up_to`.
+        """Store a record that is in the log at `offset`, until `replicated_up_to` applies it.
 
         Raises ValueError for an unknown state.
         """

@@ -117,9 +117,9 @@ class UnreplicatedRecord(NamedTuple):
 class Transaction:
     """A transactional id, in the state of its last replicated record.
 
-    These attributes are not in the record and are lost when the coordinator fails: `last_producer_epoch` (a retried
+    These attributes are not in the record and are lost when the coordinator ends: `last_producer_epoch` (a retried
     InitProducerId is then fenced, as in Kafka), `open_since_ms`, and the progress of markers (`end`, `unmarked`,
-    `marker_pause_ms`). All times except `open_since_ms` are wall-clock time.
+    `marker_pause_ms`). All times except `open_since_ms` are wall-clock times.
     """
 
     __slots__ = (
@@ -148,7 +148,7 @@ class Transaction:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.previous_producer_id = NO_PRODUCER_ID
-        """The producer id before the last change; it differs only directly after the epochs were exhausted."""
+        """The producer id in the record before the last one; it differs only after the epochs were exhausted."""
         self.next_producer_id = NO_PRODUCER_ID
         """The producer id after the completion of this transaction, if the epochs of the current one are exhausted."""
         self.producer_epoch = NO_PRODUCER_EPOCH
@@ -188,8 +188,8 @@ class Transaction:
         """Change the state."""
         if new not in TRANSITIONS[self.state]:
             raise RuntimeError(
-                f"transaction {self.transactional_id} cannot go from {STATE_NAMES[self.state]} to {STATE_NAMES[new]} "
-                f"({why})"
+                f"transaction {self.transactional_id} cannot change from {STATE_NAMES[self.state]} to "
+                f"{STATE_NAMES[new]} ({why})"
             )
         logger.debug(
             "transaction state changed transactional_id=%s old=%s new=%s producer_id=%d producer_epoch=%d why=%s",
@@ -204,7 +204,7 @@ class Transaction:
         return self.unreplicated is not None or self.end is not None
 
     def check(self, change: Change) -> None:
-        """Raise UNKNOWN_SERVER_ERROR if the change is not allowed."""
+        """Raise KafkaError UNKNOWN_SERVER_ERROR if the transition is not allowed, RuntimeError if one is pending."""
         if self.unreplicated is not None:
             raise RuntimeError(
                 f"transaction {self.transactional_id} cannot become {STATE_NAMES[change.state]}: "
@@ -213,7 +213,7 @@ class Transaction:
         if change.state not in TRANSITIONS[self.state] or change.producer_epoch < 0:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"transaction {self.transactional_id} cannot go from {STATE_NAMES[self.state]} to "
+                f"transaction {self.transactional_id} cannot change from {STATE_NAMES[self.state]} to "
                 f"{STATE_NAMES[change.state]} with epoch {change.producer_epoch}",
             )
 

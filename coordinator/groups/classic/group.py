@@ -41,15 +41,15 @@ TRANSITIONS: Final[dict[GroupState, frozenset[GroupState]]] = {
     STABLE: frozenset({PREPARING_REBALANCE, DEAD}),
     DEAD: frozenset({DEAD}),
 }
-"""The allowed transitions from each state. Dead is final: the coordinator has resigned."""
+"""The allowed transitions from each state. Dead is final: the shard has resigned."""
 
 
 class Group:
     """A classic group.
 
     `stored` is the persistent state: the GroupMetadata record of the last complete generation. Only `replay` changes
-    it. A rebalance in progress, parked requests and pending members are transient: they are in memory only, and are
-    lost when the coordinator fails. If the group is stable, its generation is the stored one.
+    it. A rebalance in progress, parked requests and pending members are transient: they are in memory only, and lost
+    when the coordinator ends. If the group is stable, its generation is the stored one.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Group:
         self.stored: GroupMetadataValue | None = None
         """The group's last record in the log; None if there is none, because the group has committed offsets only."""
         self._joins_parked = 0
-        self._protocol_support: dict[str, int] = {}  # protocol name -> how many members support it
+        self._protocol_support: dict[str, int] = {}  # protocol name -> number of members that support it
         self._subscriptions: dict[bytes, tuple[int, frozenset[str] | None]] = {}
         """Metadata of a member's protocol -> number of members that sent it, and its topics (None: not decodable)."""
         self._last_topics: frozenset[str] = frozenset()
@@ -117,7 +117,7 @@ class Group:
     def change_state(self, new: GroupState, why: str, now_ms: int) -> None:
         """Change the state. A change to Dead is logged at debug level, because it affects all groups of a shard."""
         if new not in TRANSITIONS[self.state]:
-            raise RuntimeError(f"group {self.group_id} cannot go from {self.state.value} to {new.value} ({why})")
+            raise RuntimeError(f"group {self.group_id} cannot change from {self.state.value} to {new.value} ({why})")
         logger.log(
             logging.DEBUG if new is DEAD else logging.INFO,
             "group state changed group=%s old=%s new=%s generation=%d why=%s",
@@ -128,7 +128,7 @@ class Group:
 
     @property
     def can_rebalance(self) -> bool:
-        """Return whether a rebalance may start in this state; not if one is being prepared already."""
+        """Return whether a rebalance may start in this state; not in PreparingRebalance, when one has started."""
         return PREPARING_REBALANCE in TRANSITIONS[self.state]
 
     @property
@@ -231,7 +231,7 @@ class Group:
         return len(self.members) == self._joins_parked and not self.pending_members
 
     def elect_joined_leader(self) -> bool:
-        """Replace a leader that has not joined by a member that has. Return False if no member has joined."""
+        """Replace a leader that has not joined by a member that has. Return whether any member has joined."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].parked_join is not None:
@@ -291,7 +291,7 @@ class Group:
         return self._last_topics
 
     def select_protocol(self) -> str:
-        """Return the common protocol with most votes; each member votes for the first of its common protocols."""
+        """Return the common protocol with the most votes; each member votes for the first of its common protocols."""
         size = len(self.members)
         candidates = {name for name, count in self._protocol_support.items() if count == size}
         return _most_voted(self.members.values(), candidates)

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 MAX_NAME_BYTES = MAX_STRING_BYTES - 100
-"""Limit of a client or instance id within a member id; the member id must fit into a protocol string."""
+"""Maximum length of a client or instance id within a member id, which must fit into a protocol string."""
 
 
 class _Join:
@@ -211,7 +211,7 @@ def _join_with_id(join: _Join, group: Group) -> None:
     request = join.request
     if request.member_id in group.pending_members:
         if request.group_instance_id is not None:
-            # Only dynamic members get an id before they join. Kafka's coordinator fails with this error as well.
+            # Only dynamic members get an id before they join. Apache Kafka returns this error as well.
             join.reject(ErrorCode.UNKNOWN_SERVER_ERROR)
         else:
             _add_member(join, group, request.member_id)
@@ -301,7 +301,7 @@ class _StaticJoin(Completion):
             # assignment, which a stable group ignores.
             response = join_success(group, member, leader_id=self.old_leader_id, with_members=False)
         result.reply(parked.token, response)
-        # A session deadline that expired while the join was parked had no effect, so it is set again.
+        # A session deadline that expired while the JoinGroup was parked had no effect, so it is set again.
         rebalance.refresh_session(self.join.state, group, member)
 
     def failed(self, result: CoordinatorResult, error: ErrorCode, now_ms: int) -> None:
@@ -322,6 +322,6 @@ class _StaticJoin(Completion):
         result.reply(parked.token, response)
 
     def _take_join(self, member: Member) -> Parked | None:
-        """Take the parked join, unless a rebalance or a later rejoin of the member has taken it."""
+        """Take the parked JoinGroup, unless a rebalance or a later rejoin of the member has taken it."""
         is_current = self.group.members.get(member.member_id) is member
         return self.group.take_join(member) if is_current and self.group.state is STABLE else None

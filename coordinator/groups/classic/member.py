@@ -71,7 +71,7 @@ class Member:
 
     @property
     def is_held_by_parked_request(self) -> bool:
-        """Return whether the session cannot expire because a request is parked."""
+        """Return whether the session cannot expire, because a request is parked."""
         return not self.is_new and (self.parked_join is not None or self.parked_sync is not None)
 
     def with_id(self, member_id: str) -> "Member":

@@ -190,7 +190,7 @@ class _EmptyGeneration(Completion):
 
 
 def _schedule_sync_timeout(state: ShardState, group: Group) -> None:
-    """Schedule the removal of members that send no SyncGroup within the rebalance timeout, even in a stable group."""
+    """Schedule the removal of members without a SyncGroup within the rebalance timeout, also in a stable group."""
     group_id, generation_id = group.group_id, group.generation_id
 
     def expire(result: CoordinatorResult, now_ms: int) -> None:
