@@ -150,12 +150,7 @@ class LogFlusher:
         log.unwritten_snapshots.clear()
         has_new_names = bool(paths or sealed or snapshots) or truncation is not None
         log.unsynced_paths.clear()
-        unflushed = [
-            segment
-            for segment in log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]
-            # The last segment is the one that was truncated, perhaps to nothing.
-            if segment.base_offset < target or (truncation is not None and segment is log.active)
-        ]
+        unflushed = self._unflushed_segments(target)
         has_new_names = has_new_names or any(segment.base_offset >= log.flushed_offset for segment in unflushed)
         for segment in sealed:
             # The active segment's indexes are not synced: they are rebuilt after a crash.
@@ -180,6 +175,16 @@ class LogFlusher:
         )
         self._tasks.append(task)
         return task
+
+    def _unflushed_segments(self, target_offset: int) -> list[Segment]:
+        """Return the segments with batches to sync below `target_offset`, and the one that was truncated."""
+        log = self._log
+        return [
+            segment
+            for segment in log.segments[max(0, bisect_right(log.bases, log.flushed_offset) - 1) :]
+            # The truncated segment is the last one. It may be empty.
+            if segment.base_offset < target_offset or (log.unsynced_truncation is not None and segment is log.active)
+        ]
 
     def finish_flush(self, task: LogSync, monotonic_ms: int) -> None:
         """Record that the task ran: batches below its target are durable, unless the disk failed meanwhile."""

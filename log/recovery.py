@@ -59,6 +59,7 @@ class RecoveryReport:
         self.logs = self.segments = self.verified_bytes = self.removed_bytes = self.removed_segments = 0
 
     def add(self, other: "RecoveryReport") -> None:
+        """Add the report of one log."""
         self.logs += other.segments > 0
         self.segments += other.segments
         self.verified_bytes += other.verified_bytes
@@ -139,6 +140,7 @@ class _Loader:
         self.has_found_segments = False
 
     def load(self, is_clean: bool, log_start_offset: int, recovery_point: int) -> LoadedState:
+        """Open the segments, and recover them after a crash. Raises OSError, DamagedLogError."""
         self._finish_replacements()
         self._read_epochs()
         bases = self._open_segments()

@@ -62,6 +62,7 @@ class DecoderSource(Source):
             self.tagged(indent, target, tagged)
 
     def default(self, item: Field) -> str:
+        """Return an expression for the default value of a field that is absent."""
         if isinstance(item.wire, ArrayType) and item.default is not None:
             return "[]"
         if item.default is None or isinstance(item.default, bool | int | str | bytes):
@@ -69,6 +70,7 @@ class DecoderSource(Source):
         return self.constant("default", item.default)
 
     def fixed_run(self, indent: int, target: str, run: list[Field]) -> None:
+        """Read successive fields of fixed size."""
         if not run:
             return
         wires = [item.wire for item in run if isinstance(item.wire, FixedType)]
@@ -106,6 +108,7 @@ class DecoderSource(Source):
             self.add(indent, f"({name},) = {unpack}(buf, pos)", f"pos += {size}")
 
     def null_branch(self, indent: int, target: str, name: str, nullable: bool, what: str) -> None:
+        """Handle a null value, and open the branch for any other value."""
         self.add(indent, f"if {name} < 0:")
         if nullable:
             self.add(indent + 1, f"if {name} != -1: raise DecodeError('negative length')", f"{target} = None")
@@ -114,6 +117,7 @@ class DecoderSource(Source):
         self.add(indent, "else:")
 
     def sized(self, indent: int, target: str, wire: WireType, nullable: bool, what: str) -> None:
+        """Read a string, bytes or records."""
         self.length(indent, "n", wire)
         self.null_branch(indent, target, "n", nullable, what)
         if wire is STRING and self.flexible:
@@ -128,6 +132,7 @@ class DecoderSource(Source):
         self.add(indent + 1, "pos = e")
 
     def array(self, indent: int, target: str, wire: ArrayType, nullable: bool, what: str) -> None:
+        """Read an array."""
         count, items, item = self.name("n"), self.name("items"), self.name("item")
         self.length(indent, count, wire)
         self.null_branch(indent, target, count, nullable, what)
@@ -161,6 +166,7 @@ class DecoderSource(Source):
             self.add(indent, f"pos += {count} * {size}")
 
     def nested(self, indent: int, target: str, wire: StructType, nullable: bool) -> None:
+        """Read a nested struct."""
         variable = self.name("o")
         if nullable:
             unpack = self.constant("unpack", struct.Struct(">b").unpack_from)
@@ -170,6 +176,7 @@ class DecoderSource(Source):
         self.add(indent, f"{target} = {variable}")
 
     def tagged(self, indent: int, target: str, tagged: list[Field]) -> None:
+        """Read the tagged fields of a struct; unknown tags are skipped."""
         count = self.name("tags")
         self.add(indent, f"{count} = buf[pos]", "pos += 1", f"if {count}:")
         self.add(indent + 1, f"if {count} > 127: {count}, pos = read_varint_tail(buf, pos, {count})")

@@ -49,6 +49,7 @@ class EncoderSource(Source):
             self.add(indent, "pass")
 
     def fixed_run(self, indent: int, source: str, run: list[Field]) -> None:
+        """Write successive fields of fixed size."""
         if not run:
             return
         wires = [item.wire for item in run if isinstance(item.wire, FixedType)]
@@ -70,6 +71,7 @@ class EncoderSource(Source):
             self.sized(indent, source, wire, nullable, what)
 
     def length(self, indent: int, expression: str, wire: WireType) -> None:
+        """Write a length; -1 is null."""
         if self.flexible:
             self.add(indent, f"n = {expression} + 1", "if n < 128: out.append(n)", "else: write_varint(out, n)")
         else:
@@ -77,6 +79,7 @@ class EncoderSource(Source):
             self.add(indent, f"out += {pack}({expression})")
 
     def null_branch(self, indent: int, value: str, wire: WireType, nullable: bool, what: str) -> None:
+        """Handle a null value, and open the branch for any other value."""
         self.add(indent, f"if {value} is None:")
         if nullable:
             self.length(indent + 1, "-1", wire)
@@ -85,6 +88,7 @@ class EncoderSource(Source):
         self.add(indent, "else:")
 
     def sized(self, indent: int, source: str, wire: WireType, nullable: bool, what: str) -> None:
+        """Write a string, bytes or records."""
         self.add(indent, f"v = {source}")
         self.null_branch(indent, "v", wire, nullable, what)
         inner = indent + 1
@@ -102,6 +106,7 @@ class EncoderSource(Source):
         self.add(inner + 1, "splices.append(Splice(len(out), v))")
 
     def array(self, indent: int, source: str, wire: ArrayType, nullable: bool, what: str) -> None:
+        """Write an array."""
         items, item = self.name("items"), self.name("item")
         self.add(indent, f"{items} = {source}")
         self.null_branch(indent, items, wire, nullable, what)
@@ -123,6 +128,7 @@ class EncoderSource(Source):
             self.add(inner + 1, "elements += 1", f"if elements >= {STEP_ELEMENTS}:", "    elements = 0", "    yield")
 
     def nested(self, indent: int, source: str, wire: StructType, nullable: bool) -> None:
+        """Write a nested struct."""
         variable = self.name("o")
         self.add(indent, f"{variable} = {source}")
         if nullable:
@@ -131,6 +137,7 @@ class EncoderSource(Source):
         self.struct(indent, variable, wire.cls)
 
     def tagged(self, indent: int, source: str, tagged: list[Field]) -> None:
+        """Write the tagged fields that differ from their defaults."""
         if not tagged:
             self.add(indent, "out.append(0)")
             return

@@ -43,6 +43,7 @@ class OffsetTable:
             self.groups.setdefault(group_id, {}).setdefault(topic, {})[partition] = offset
 
     def remove(self, group_id: str, topic: str, partition: int) -> None:
+        """Remove an offset if there is one."""
         topics = self.groups.get(group_id)
         partitions = topics.get(topic) if topics else None
         if topics is None or partitions is None or partitions.pop(partition, None) is None:
@@ -69,6 +70,7 @@ class OffsetTable:
             yield
 
     def items(self) -> Iterator[tuple[str, str, int, CommittedOffset]]:
+        """Yield group, topic, partition and offset of all offsets."""
         for group_id, topics in self.groups.items():
             for topic, partitions in topics.items():
                 for partition, offset in partitions.items():

@@ -49,6 +49,7 @@ class _Search:
         self._candidates = self._iter_candidates()
 
     def take_step(self, result: CoordinatorResult, now_ms: int) -> None:
+        """Add the tombstones of one step, and schedule the next step."""
         result.is_atomic = False
         state = self._state
         candidates = list(islice(self._candidates, OFFSETS_PER_STEP))

@@ -132,6 +132,7 @@ class ProcessWorker:
                 os.kill(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
+        """Kill the process and wait for its end. Blocks for up to _END_SECONDS."""
         if self._has_ended:
             return
         self._kill()

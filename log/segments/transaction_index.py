@@ -63,6 +63,7 @@ class BlockSummaries:
             self.levels.append(array("q", map(self._summarize, blocks)))
 
     def append(self, value: int) -> None:
+        """Add an integer, and update the summaries of its blocks."""
         slot = len(self.levels[0])
         self.levels[0].append(value)
         for level in self.levels[1:]:
@@ -216,6 +217,7 @@ class TransactionIndex:
         self._is_rebuilding = False
 
     def append(self, transaction: AbortedTransaction) -> None:
+        """Add an entry, and write it, unsynced, unless the index is being rebuilt."""
         entry = _ENTRY.pack(_VERSION, *transaction)
         self._pending += entry
         if self._loaded is not None:

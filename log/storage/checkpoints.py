@@ -177,6 +177,7 @@ def read_meta_properties(fs: FileSystem, log_directory: str) -> MetaProperties |
 
 
 def write_meta_properties(fs: FileSystem, log_directory: str, meta: MetaProperties) -> None:
+    """Replace meta.properties durably. Blocks."""
     values = dict(meta.others)
     if meta.cluster_id is not None:
         values["cluster.id"] = meta.cluster_id

@@ -139,6 +139,7 @@ class FileRegion(NamedTuple):
 
 
 class FileLock(Protocol):
+    """The lock file of a log directory."""
     def release(self) -> None: ...
 
     def sync_file_system(self) -> bool:

@@ -135,6 +135,7 @@ class LogDirectory:
             raise self.failed("opening", error) from error
 
     def unlock(self) -> None:
+        """Release the lock. Checkpoint writes that are still queued do nothing."""
         for checkpoint in self._checkpoints.values():
             checkpoint.close()
         if self._lock is not None:
@@ -146,6 +147,7 @@ class LogDirectory:
         return self._lock is not None and self._lock.sync_file_system()
 
     def read_meta(self) -> MetaProperties | None:
+        """Return the content of meta.properties; None if there is none. Raises LogDirFailure, ExhaustedError."""
         try:
             return checkpoints.read_meta_properties(self.fs, self.path)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Compaction in a process: the same outcome as in a thread, and none at all if the process dies or is stopped."""
+"""Compaction in a process: the same outcome as in a thread, and none if the process ends unexpectedly or is stopped."""
 
 import os
 import signal

@@ -199,6 +199,7 @@ def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> Batch
 
 
 def too_large(size_bytes: int, config: LogConfig) -> KafkaError:
+    """Return the error MESSAGE_TOO_LARGE for a batch of `size_bytes`."""
     return KafkaError(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"the batch has {size_bytes} bytes, max.message.bytes allows {config.max_message_bytes}",
@@ -286,6 +287,7 @@ def _decompressed(codec: int, payload: memoryview) -> bytes:
 
 
 def compression_level(codec: Codec, config: LogConfig) -> int | None:
+    """Return the topic's level for a codec; None for a codec without levels."""
     if codec == Codec.GZIP:
         return config.compression_gzip_level
     if codec == Codec.LZ4:
