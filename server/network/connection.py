@@ -198,13 +198,15 @@ class Connection:
             if not self._transport.writer.is_idle or self._state is _CLOSED:
                 return -1
             if self._backlog:
-                if not self._begin_or_append(self._backlog.popleft()):
+                earlier = self.in_progress
+                if not self._begin_or_append(self._backlog.popleft()) and self.in_progress is earlier:
                     return -1
                 if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
                     return -1
                 if self._is_paused and not self._is_backlog_full():
                     self._is_paused = False
                     self._transport.resume_reading()
+            # Also an append that was refused may have completed the request in progress: the disk may have failed.
             earlier = self.in_progress
             if earlier is not None:
                 return self.next_api_key if self._may_append_after(earlier) else -1

@@ -76,6 +76,7 @@ class Kind(Enum):
     REPEATED_SOON = "a response of the produce fast path that is available when its turn comes"
     REPEATED_FAILS = "a failure of the produce fast path"
     REPEATED_FAILS_LATER = "a Deferred of a failure of the produce fast path"
+    REFUSED = "a request that the produce fast path refuses, and whose attempt completes the requests in progress"
     PARKED = "a Deferred that fires when the test releases it"
     REPEATED_PARKED = "a Deferred of the produce fast path that fires when the test releases it"
     MALFORMED = "no behaviour: the frame cannot be decoded"
@@ -102,6 +103,7 @@ APPENDED = {
     Kind.REPEATED_LATER, Kind.REPEATED_SYNCED, Kind.REPEATED_SOON, Kind.REPEATED_FAILS_LATER, Kind.REPEATED_PARKED,
 }  # fmt: skip
 REPEATED = {Kind.REPEATED, Kind.REPEATED_FAILS, *APPENDED}
+ON_FAST_PATH = {Kind.REFUSED, *REPEATED}
 MOST_APPENDED = 8
 """Requests of a connection whose batches are appended and that have no responses yet."""
 CLOSING = {
@@ -368,7 +370,7 @@ class Edge:
         self.tcp: Any = TcpConnection(scripted, protocol, self.reactor)
         self.tcp.connected = 1
         self.protocol.makeConnection(self.tcp)
-        if REPEATED & set(self.kinds):
+        if ON_FAST_PATH & set(self.kinds):
             self.protocol.connection._pipeline._fast_path = SimpleNamespace(append_records=self._repeat)
         self.tcp.startReading()
         self.reactor.addReader(self._other)
@@ -447,6 +449,10 @@ class Edge:
         if kind is Kind.REPEATED_FAILS:
             self.began.append(n)
             raise ZeroDivisionError("a defect")
+        if kind is Kind.REFUSED:
+            # As a disk failure does.
+            for earlier in list(self.deferreds):
+                self._fire(earlier)
         if kind not in REPEATED:
             return None
         self._begin(n)

@@ -7,6 +7,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from odradek.log.config import LogConfig
+from odradek.log.storage.filesystem import LogDirFailure
 from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
@@ -41,10 +42,14 @@ class Setting:
         self.partition.apply(PartitionMetadata(leader, epoch, (1, 2), (1, 2)), self.partition.log)
 
     def produce(self):
+        self.connection.frame_received(self.frame())
+
+    def frame(self):
+        """The next request."""
         message = request()
         message.timeout_ms = TIMEOUT_S * 1000
-        self.connection.frame_received(request_frame(message, VERSION, self.count))
         self.count += 1
+        return request_frame(message, VERSION, self.count - 1)
 
     def replicate(self, offset):
         """Let the follower fetch from an offset."""
@@ -126,3 +131,23 @@ def test_a_batch_that_the_fast_path_refuses_waits_and_gets_its_error_in_its_turn
     setting.replicate(2)
     setting.transport.iterate()
     assert setting.answers[1:] == [(1, 0, 1), (2, ErrorCode.MESSAGE_TOO_LARGE, -1)]
+
+
+def test_requests_behind_a_failed_append_are_answered(setting, monkeypatch):
+    """The failure takes the partition offline, which completes the request that waits for replicas."""
+    partition = setting.partition
+
+    def fail(*arguments, **named):
+        raise LogDirFailure("/data", "append failed")
+
+    partition._on_failure = lambda failure: partition.take_offline()
+    setting.produce()
+    monkeypatch.setattr(partition.log, "append_as_leader", fail)
+    setting.connection.frames_received([setting.frame(), setting.frame()])
+    for _ in range(3):
+        setting.transport.iterate()
+    assert setting.answers[1:] == [
+        (1, ErrorCode.KAFKA_STORAGE_ERROR, 1),
+        (2, ErrorCode.KAFKA_STORAGE_ERROR, -1),
+        (3, ErrorCode.KAFKA_STORAGE_ERROR, -1),
+    ]

@@ -77,6 +77,18 @@ def test_a_few_batches_are_appended_before_the_response_to_the_first():
     assert edge.began == list(range(MOST_APPENDED + 1))
 
 
+@pytest.mark.parametrize("cuts", [(1,), (4,), (1, 3)], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_refused_batch_that_completes_the_requests_in_progress_and_those_after_it_are_answered(cuts, count):
+    """A disk failure refuses a batch, and completes the requests that wait for replicas."""
+    kinds = [*[Kind.REPEATED_PARKED] * count, Kind.REFUSED, Kind.SMALL]
+    edge = Edge(Script(), kinds, cuts).run()
+    while edge.in_progress is not None:
+        edge.release()
+        edge.run()
+    assert [answer[0] for answer in edge.answers] == list(range(len(kinds)))
+
+
 def test_appended_batches_of_a_lost_connection_are_dropped():
     edge = Edge(Script(), [Kind.REPEATED_PARKED, Kind.REPEATED_SYNCED, Kind.REPEATED_LATER], (3,)).run()
     edge.tcp.connectionLost(Failure(ConnectionLost()))
