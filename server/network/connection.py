@@ -6,7 +6,8 @@ the order of responses and bounds the memory of a connection.
 
 There is one exception. While a Produce request waits for the replicas only, the batches of a few Produce requests that
 follow it are appended, if the produce fast path takes them: a follower then copies several batches with one fetch.
-Their responses wait for their turn.
+Their responses wait for their turn. A request that the fast path refuses is begun after all responses before it. It is
+not tried again until then, because the check of its batch may take long.
 
 The request of a frame that arrives alone begins at once if the scheduler allows it. All other frames are added to the
 backlog, and the connection is queued in one of the scheduler's lines. The scheduler calls `begin_next` once for each
@@ -81,6 +82,8 @@ class Connection:
         # Later requests whose batches are appended: their responses, or what these wait for. Empty if no request is in
         # progress.
         self._appended: deque[bytearray | AppendedProduce] = deque()
+        # The fast path refused the next request, which is not tried again before it is begun.
+        self._is_next_refused = False
         self.api_key = -1
         self.expected_s = 0.0
         self.is_in_line = False
@@ -197,43 +200,46 @@ class Connection:
         try:
             if not self._transport.writer.is_idle or self._state is _CLOSED:
                 return -1
-            if self._backlog:
-                earlier = self.in_progress
-                if not self._begin_or_append(self._backlog.popleft()) and self.in_progress is earlier:
-                    return -1
+            if self._backlog and self._may_begin():
+                self._begin_or_append(self._backlog.popleft())
                 if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
                     return -1
                 if self._is_paused and not self._is_backlog_full():
                     self._is_paused = False
                     self._transport.resume_reading()
             # Also an append that was refused may have completed the request in progress: the disk may have failed.
-            earlier = self.in_progress
-            if earlier is not None:
-                return self.next_api_key if self._may_append_after(earlier) else -1
-            if self._backlog:
-                return self.next_api_key
+            if self._backlog or self.in_progress is not None:
+                return self.next_api_key if self._may_begin() else -1
             self._close_if_ended()
         except Exception:
             self._close_after_defect()
         return -1
 
-    def _begin_or_append(self, frame: bytes | memoryview) -> bool:
-        """Take the next request; return False, and put it back, if it has to wait."""
+    def _may_begin(self) -> bool:
+        """Return whether the next request does not have to wait for the requests in progress."""
+        earlier = self.in_progress
+        return earlier is None or self._may_append_after(earlier)
+
+    def _may_append_after(self, earlier: RequestInProgress) -> bool:
+        return earlier.is_appended and len(self._appended) < _APPENDED_LIMIT and not self._is_next_refused
+
+    def _begin_or_append(self, frame: bytes | memoryview) -> None:
+        """Take the next request; put it back if the fast path refuses it."""
         earlier = self.in_progress
         if earlier is None:
+            self._is_next_refused = False
             self._begin(frame)
         elif not self._append(frame, earlier):
             self._backlog.appendleft(frame)
-            return False
-        return True
-
-    def _may_append_after(self, earlier: RequestInProgress) -> bool:
-        return earlier.is_appended and len(self._appended) < _APPENDED_LIMIT
 
     def _append(self, frame: bytes | memoryview, earlier: RequestInProgress) -> bool:
         """Append the batch of a request after that of the request in progress; return False if it has to wait."""
-        appended = self._pipeline.append_next(frame) if self._may_append_after(earlier) else None
+        if not self._may_append_after(earlier):
+            return False
+        appended = self._pipeline.append_next(frame)
         if appended is None:
+            self._is_next_refused = True
+            self._scheduler.end_attempt(self, frame)
             return False
         self._appended.append(appended)
         self._scheduler.end_request(self, frame)

@@ -128,6 +128,17 @@ class RequestScheduler:
         if now_s - self._began_s >= DIRECT_S:
             self.is_direct = False
 
+    def end_attempt(self, connection: "Connection", frame: bytes | memoryview) -> None:
+        """Count the time of a request that was tried and has to wait. Its cost is recorded when it ends."""
+        now_s = self._clock()
+        cost_s = now_s - self.ended_s
+        self.ended_s = now_s
+        if cost_s > NOTABLE_S:
+            api_key = frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
+            self._watchdog.record_request(cost_s, connection, api_key)
+        if now_s - self._began_s >= DIRECT_S:
+            self.is_direct = False
+
     def serve(self) -> None:
         """Begin requests of waiting connections until the iteration is `ITERATION_S` old, and at least one."""
         end_s = self._began_s + self._iteration_s

@@ -332,6 +332,7 @@ class Edge:
     is_ever_writable: whether write events occur
     max_idle_ms, max_wait_ms: of the registry, and of each request
     now_s: the clock
+    attempts: the requests that the produce fast path got
     waiting: the requests that have begun and have no response
     early: those of them whose response must wait for its turn
     """
@@ -340,6 +341,7 @@ class Edge:
         self.script = script
         self.kinds = list(kinds)
         self.began = []
+        self.attempts = []
         self.deferreds = {}
         self.waiting = {}
         self.early = set()
@@ -446,6 +448,7 @@ class Edge:
         """Replace `ProduceFastPath.append_records`."""
         (n,) = struct.unpack_from(">i", frame, SIZE_BYTES + 4)
         kind = self.kinds[n]
+        self.attempts.append(n)
         if kind is Kind.REPEATED_FAILS:
             self.began.append(n)
             raise ZeroDivisionError("a defect")

@@ -17,6 +17,7 @@ from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection import Connection
+from odradek.server.network.produce_fast_path import ProduceFastPath
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.test_produce import VERSION, context, request
 from odradek.server.tests.wire import request_frame
@@ -32,7 +33,8 @@ class Setting:
         services.verifier = SimpleNamespace()
         self.partition = services.replicas.get("t", 0)
         self.transport = Transport()
-        self.connection = Connection(self.transport, Dispatch(services), context())
+        self.dispatch = Dispatch(services)
+        self.connection = Connection(self.transport, self.dispatch, context())
         self.count = 0
         self.produce()
         self.lead(1)
@@ -151,3 +153,30 @@ def test_requests_behind_a_failed_append_are_answered(setting, monkeypatch):
         (2, ErrorCode.KAFKA_STORAGE_ERROR, -1),
         (3, ErrorCode.KAFKA_STORAGE_ERROR, -1),
     ]
+
+
+def test_the_time_of_refused_batches_is_part_of_the_iteration(setting, monkeypatch):
+    """The check of a batch may take long, because it is decompressed."""
+    transport = setting.transport
+    connections = [setting.connection, Connection(transport, setting.dispatch, context())]
+    for connection in connections:
+        connection.frame_received(setting.frame())
+    setting.replicate(3)
+    for connection in connections:
+        connection.frame_received(setting.frame())
+        assert connection.in_progress.is_appended
+    attempts = []
+
+    def refuse(fast_path, frame):
+        attempts.append(frame)
+        transport.now_s += 0.01
+
+    monkeypatch.setattr(ProduceFastPath, "append_records", refuse)
+    for connection in connections:
+        connection.frames_received([setting.frame()])
+    transport.iterate()
+    assert len(attempts) == 1
+    assert transport.scheduler.ended_s == transport.now_s
+    for _ in range(3):
+        transport.iterate()
+    assert len(attempts) == 2

@@ -89,6 +89,20 @@ def test_a_refused_batch_that_completes_the_requests_in_progress_and_those_after
     assert [answer[0] for answer in edge.answers] == list(range(len(kinds)))
 
 
+@pytest.mark.parametrize("cuts", [(1,), (12,)], ids=str)
+def test_a_refused_batch_is_not_tried_again_before_it_is_begun(cuts):
+    kinds = [Kind.REPEATED_PARKED, Kind.REPEATED_PARKED, *[Kind.SMALL] * 10]
+    edge = Edge(Script(), kinds, cuts).run()
+    assert edge.attempts == [0, 1, 2]
+    edge.release()
+    edge.run()
+    assert edge.attempts == [0, 1, 2]
+    edge.release()
+    edge.run()
+    assert edge.attempts == [0, 1, 2, *range(2, 12)]
+    assert [answer[0] for answer in edge.answers] == list(range(12))
+
+
 def test_appended_batches_of_a_lost_connection_are_dropped():
     edge = Edge(Script(), [Kind.REPEATED_PARKED, Kind.REPEATED_SYNCED, Kind.REPEATED_LATER], (3,)).run()
     edge.tcp.connectionLost(Failure(ConnectionLost()))
