@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from odradek.log.append import LATEST_PRODUCE_VERSION, AppendInfo
 from odradek.log.config import LogConfig
@@ -36,6 +36,16 @@ READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 NO_EPOCH: Final = -1
 NO_FOLLOWERS: Final[Mapping[int, Follower]] = MappingProxyType({})
+_ENDED_LEADERSHIPS: Final = 4
+"""Number of ended leaderships that a partition remembers. A request rarely waits through more than one."""
+
+
+class EndedLeadership(NamedTuple):
+    """Leader epochs in which this broker led a partition without interruption, and the high watermark at their end."""
+
+    first_epoch: int
+    last_epoch: int
+    high_watermark: int
 
 
 class Watcher(Protocol):
@@ -57,10 +67,10 @@ class Partition:
     """
 
     __slots__ = (
-        "_cluster", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync", "_leader_log", "_leader_state",
-        "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync", "_syncs_before_acks", "index",
-        "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log", "log_end_watchers", "partition_epoch",
-        "replicas", "topic", "topic_id", "watchers",
+        "_cluster", "_ended_leaderships", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync", "_leader_log",
+        "_leader_state", "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync", "_syncs_before_acks",
+        "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log", "log_end_watchers",
+        "partition_epoch", "replicas", "topic", "topic_id", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +108,7 @@ class Partition:
         self._leader_state: LeaderState | None = None
         self._epoch_start_offset = -1
         self._leads_since = NO_EPOCH
+        self._ended_leaderships: tuple[EndedLeadership, ...] = ()
         self._min_isr = 1
         self._has_few_in_sync = False
         self._follows_log_end = False
@@ -120,7 +131,8 @@ class Partition:
             return
         is_new_epoch = metadata.leader_epoch > self.leader_epoch
         is_next_epoch = metadata.leader_epoch <= self.leader_epoch + 1
-        was_leader = self._leader_log is not None
+        led_log, led_epoch = self._leader_log, self.leader_epoch
+        was_leader = led_log is not None
         self.log = log
         if is_new_epoch or metadata.partition_epoch >= self.partition_epoch:
             self.leader = metadata.leader
@@ -134,12 +146,19 @@ class Partition:
         if self._leader_log is None:
             self._leader_state = None
             self._epoch_start_offset = -1
+            if led_log is not None:
+                self._remember_leadership(led_log, led_epoch)
         elif is_new_epoch or self._epoch_start_offset < 0:
             self._begin_to_lead(self._leader_log, was_leader=was_leader, keeps_followers=was_leader and is_next_epoch)
         elif self._leader_state is not None:
             self._leader_state.set_replicas(self.replicas)
         self.configure()
         self.wake_watchers()
+
+    def _remember_leadership(self, log: PartitionLog, last_epoch: int) -> None:
+        """Keep the high watermark at the end of a leadership, for the requests whose responses still wait."""
+        ended = EndedLeadership(self._leads_since, last_epoch, log.high_watermark)
+        self._ended_leaderships = (*self._ended_leaderships[1 - _ENDED_LEADERSHIPS :], ended)
 
     def _replace_isr(self, isr: tuple[int, ...]) -> None:
         """Set the ISR from metadata; a pending change ends."""
@@ -197,6 +216,8 @@ class Partition:
 
     def release_log(self) -> None:
         """Stop using the log. The caller calls `wake_watchers` next."""
+        if self._leader_log is not None:
+            self._remember_leadership(self._leader_log, self.leader_epoch)
         self.log = None
         self._leader_log = None
         self._leader_state = None
@@ -672,17 +693,17 @@ class Partition:
     def has_reached(self, offset: int, appended_epoch: int | None = None) -> bool:
         """Return whether all in-sync replicas have all records below `offset`, for which acks -1 waits.
 
-        appended_epoch: leader epoch of the append. If the leadership was lost since, the records may be truncated.
-        Raises KafkaError: as `leading_log`, NOT_ENOUGH_REPLICAS_AFTER_APPEND if they have the records but are too few.
+        There were at least min.insync.replicas of them, otherwise the high watermark would not have moved.
+
+        appended_epoch: leader epoch of the append. If the leadership or the log was lost since, the records may be
+            truncated, unless they were replicated before: a response may have to wait for its turn.
+        Raises KafkaError: as `leading_log`.
         """
-        log = self.leading_log()
-        if appended_epoch is not None and appended_epoch < self._leads_since:
-            raise self._not_leading()
-        if log.high_watermark < offset:
-            return False
-        if self._has_few_in_sync and len(self.maximal_isr) < self._min_isr:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}",
-            )
-        return True
+        log = self._leader_log
+        if log is not None and (appended_epoch is None or appended_epoch >= self._leads_since):
+            return log.high_watermark >= offset
+        if appended_epoch is not None:
+            for ended in self._ended_leaderships:
+                if ended.first_epoch <= appended_epoch <= ended.last_epoch and offset <= ended.high_watermark:
+                    return True
+        raise self._not_leading()

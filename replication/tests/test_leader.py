@@ -324,7 +324,7 @@ def test_caught_up_at_the_time_of_the_previous_fetch():
 # Section 10: acks
 
 
-def test_acks_all_counts_the_committed_isr_before_and_the_maximal_isr_after_the_append():
+def test_acks_all_counts_the_committed_isr_before_the_append_and_the_replicas_that_were_in_sync_after_it():
     leader = joining(min_insync_replicas="3")
     leader.fetch(3, 0)
     assert leader.partition.maximal_isr == (1, 2, 3)
@@ -337,10 +337,9 @@ def test_acks_all_counts_the_committed_isr_before_and_the_maximal_isr_after_the_
     leader.fetch(3, 1)
     assert leader.partition.has_reached(info.last_offset + 1)
     leader.apply(isr=(1, 2), partition_epoch=12)
-    fails(E.NOT_ENOUGH_REPLICAS_AFTER_APPEND, leader.partition.has_reached, 1)
-    leader.fetch(3, 1)
-    assert leader.partition.maximal_isr == (1, 2, 3)
-    assert leader.partition.has_reached(1)
+    assert leader.partition.has_reached(1), "the record has been replicated to three replicas"
+    with pytest.raises(KafkaError, match="in-sync replicas: 2"):
+        leader.append(acks=-1)
 
 
 def test_lost_leadership_ends_the_wait_for_replicas():
@@ -735,6 +734,39 @@ def test_an_append_of_an_earlier_leadership_is_not_acknowledged():
         leader.partition.has_reached(4, epoch)
     assert refused.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert leader.partition.has_reached(4, epoch + 2)
+
+
+def test_an_append_that_was_replicated_before_the_leadership_was_lost_is_acknowledged():
+    """The response may have waited for its turn. The batch after it was not replicated."""
+    leader = Leader((1, 2))
+    epoch = leader.partition.leader_epoch
+    leader.append(1)
+    leader.apply(leader=1, leader_epoch=epoch + 1, partition_epoch=11)
+    leader.append(1)
+    leader.append(1)
+    leader.fetch(2, 2)
+    leader.apply(leader=2, leader_epoch=epoch + 2, partition_epoch=12)
+    for _ in range(2):
+        assert leader.partition.has_reached(1, epoch)
+        assert leader.partition.has_reached(2, epoch + 1)
+        fails(E.NOT_LEADER_OR_FOLLOWER, leader.partition.has_reached, 3, epoch + 1)
+        fails(E.NOT_LEADER_OR_FOLLOWER, leader.partition.has_reached, 1, epoch - 1)
+        leader.apply(leader=1, leader_epoch=epoch + 3, partition_epoch=13)
+    leader.partition.take_offline()
+    assert leader.partition.has_reached(2, epoch + 1)
+    fails(E.KAFKA_STORAGE_ERROR, leader.partition.has_reached, 3, epoch + 1)
+    fails(E.KAFKA_STORAGE_ERROR, leader.partition.has_reached, 1)
+
+
+def test_the_number_of_remembered_leaderships_is_limited():
+    leader = Leader((1, 2))
+    leader.append(1)
+    leader.fetch(2, 1)
+    first = leader.partition.leader_epoch
+    for epoch in range(first + 1, first + 20):
+        leader.apply(leader=1 + epoch % 2, leader_epoch=epoch, partition_epoch=10 + epoch)
+    assert len(leader.partition._ended_leaderships) == 4
+    fails(E.NOT_LEADER_OR_FOLLOWER, leader.partition.has_reached, 1, first)
 
 
 def test_an_append_outlives_a_new_epoch_of_the_same_leader():

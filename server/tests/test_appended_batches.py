@@ -31,7 +31,8 @@ class Setting:
     def __init__(self, services):
         self.clock = services.reactor = Clock()
         services.verifier = SimpleNamespace()
-        self.partition = services.replicas.get("t", 0)
+        self.partition_of = lambda topic: services.replicas.get(topic, 0)
+        self.partition = self.partition_of("t")
         self.transport = Transport()
         self.dispatch = Dispatch(services)
         self.connection = Connection(self.transport, self.dispatch, context())
@@ -46,9 +47,10 @@ class Setting:
     def produce(self):
         self.connection.frame_received(self.frame())
 
-    def frame(self):
+    def frame(self, topic="t"):
         """The next request."""
         message = request()
+        message.topic_data[0].name = topic
         message.timeout_ms = TIMEOUT_S * 1000
         self.count += 1
         return request_frame(message, VERSION, self.count - 1)
@@ -71,6 +73,7 @@ class Setting:
 def setting():
     cluster = Cluster()
     create(cluster, new("t"))
+    create(cluster, new("u"))
     return Setting(SimpleNamespace(replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image))
 
 
@@ -94,6 +97,21 @@ def test_no_batch_is_acknowledged_after_the_leadership_was_lost(setting):
     setting.lead(1)
     setting.replicate(4)
     assert [code for _, code, _ in setting.answers[1:]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
+
+
+def test_a_replicated_batch_is_acknowledged_although_the_leadership_is_lost_before_the_turn_of_its_response(setting):
+    """A producer that does not number its batches would write it again."""
+    other = setting.partition_of("u")
+    setting.connection.frame_received(setting.frame("u"))
+    other.apply(PartitionMetadata(1, other.leader_epoch + 1, (1, 2), (1, 2)), other.log)
+    setting.connection.frame_received(setting.frame("u"))
+    setting.produce()
+    setting.produce()
+    assert len(setting.answers) == 2
+    setting.replicate(2)
+    setting.lead(2)
+    other.update_follower(2, 2, 0, 0)
+    assert setting.answers[2:] == [(2, 0, 1), (3, 0, 1), (4, ErrorCode.NOT_LEADER_OR_FOLLOWER, 2)]
 
 
 def test_the_timeout_of_each_batch_counts_from_its_append(setting):
