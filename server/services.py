@@ -154,6 +154,7 @@ class Services:
         self.run_in_thread = run_in_thread
         self.slices = slices
         self.completions: RetryQueue = CompletionQueue(slices)
+        self.produce_completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None
         self.transactions_in_use: TransactionCoordinatorRuntime | None = None

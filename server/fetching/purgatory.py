@@ -28,7 +28,10 @@ T = TypeVar("T")
 _MAX_NAMES: Final = 3
 
 _COMPLETION_S: Final = 0.001
-"""Time of a reactor iteration for retries of operations, in addition to the slices."""
+"""Time in a reactor iteration for the retries of one queue, in addition to the slices.
+
+A retry that completes a produce request takes 15 us, so 2,000 requests are completed in some 30 iterations.
+"""
 
 
 class PartitionWatch:
@@ -206,8 +209,9 @@ class RetryQueue(Protocol):
 class CompletionQueue:
     """Retries operations in the order in which they were woken: at once while there is time, else in slices.
 
-    The slices are separate from those of long work: an operation waits for the operations that were woken before it,
-    however many requests do long work.
+    The slices are separate from those of long work and of other queues: an operation waits for the operations of its
+    queue that were woken before it, however many requests do long work. One call of `add` retries operations for at
+    most `_COMPLETION_S`, and the time of one retry.
     """
 
     def __init__(self, slices: "Slices") -> None:

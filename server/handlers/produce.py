@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from odradek.log.append import AppendInfo
 from odradek.log.validation.batch import CheckedRecords, NotOneBatchError, StepwiseValidationRequired
@@ -34,7 +34,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponseTopicProduceResponse,
 )
 from odradek.protocol.schema import rows
-from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.fetching.purgatory import DelayedOperation, PartitionWatch
 from odradek.server.handlers.leaders import find_leader
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
 from odradek.server.refused_batches import RETRIABLE, RefusedBatches
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.coordinators.interfaces import TransactionVerification
     from odradek.server.coordinators.transaction_verification import VerificationResult
+    from odradek.server.fetching.purgatory import RetryQueue
     from odradek.server.request import Reply, RequestContext
     from odradek.server.work.clock import Clock
     from odradek.server.work.flusher import Flusher
@@ -73,6 +74,8 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 """Client id of the only client that may write to internal topics, as in Kafka."""
 
 _CHECKED_PER_STEP: Final = 200
+"""Partitions of a request that are checked in one step, in up to 0.5 ms."""
+
 _VALID_ACKS: Final = (-1, 1, 0)
 ProduceOutcome = ProduceResponse | NoResponse
 _Unfinished = dict["Partition", tuple[int, int, ProduceResponsePartitionProduceResponse]]
@@ -101,6 +104,7 @@ class ProduceServices(Protocol):
     flusher: "Flusher"
     metadata: "ClusterMetadata"
     now_ms: Callable[[], int]
+    produce_completions: "RetryQueue"
     reactor: "Clock"
     record_work: "RecordWork"
     replicas: "ReplicaManager"
@@ -174,8 +178,8 @@ class _Appends:
     """The appends of one request, and the Deferreds that its response waits for."""
 
     __slots__ = (
-        "_context", "_flushes", "_has_failed", "_long_appends", "_request", "_services", "_topics", "_unfinished",
-        "_verified",
+        "_context", "_flushes", "_has_failed", "_leaders", "_listener", "_long_appends", "_request", "_services",
+        "_topics", "_unfinished", "_verified",
     )  # fmt: skip
 
     def __init__(
@@ -194,6 +198,8 @@ class _Appends:
         self._flushes: list[Deferred[None]] = []
         self._long_appends: list[Generator[Step, None, None]] = []
         self._has_failed = False
+        self._listener = context.listener_name if context.api_version >= LEADER_NAMED_SINCE else None
+        self._leaders: dict[int, ProduceResponseNodeEndpoint] = {}
 
     def run(self) -> Self:
         """Append all batches in one step, except those that take long to validate."""
@@ -227,12 +233,13 @@ class _Appends:
                 raise CloseConnection(f"a produce with acks=0 failed: {_find_first_error(self._topics)}")
             return NO_RESPONSE
         response = ProduceResponse(responses=self._topics)
-        listener = self._context.listener_name if self._context.api_version >= LEADER_NAMED_SINCE else None
-        if self._has_failed and listener is not None:
-            name_leaders(self._services, listener, response)
+        if self._leaders:
+            response.node_endpoints = list(self._leaders.values())
         if not self._flushes and not self._unfinished:
             return response
-        return _wait_until_done(self._services, self._request, response, self._unfinished, self._flushes, listener)
+        return _wait_until_done(
+            self._services, self._request, response, self._unfinished, self._flushes, self._listener
+        )
 
     def _begin_topic(self, topic: ProduceRequestTopicProduceData) -> list[ProduceResponsePartitionProduceResponse]:
         results: list[ProduceResponsePartitionProduceResponse] = []
@@ -275,8 +282,7 @@ class _Appends:
                 # The topic's configuration has changed meanwhile, or the topic was deleted and created again.
                 validation = again
             except KafkaError as error:
-                self._has_failed = True
-                results[position] = _make_error_row(data.index, error, self._find(topic, data.index))
+                results[position] = self._refuse(topic, data.index, error, self._find(topic, data.index))
                 return
 
     def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
@@ -313,14 +319,25 @@ class _Appends:
                 checked=checked,
             )
         except KafkaError as error:
-            self._has_failed = True
             self._record_refusal(topic, data, error.code)
-            return _make_error_row(data.index, error, partition)
+            return self._refuse(topic, data.index, error, partition)
         row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
             self._unfinished[partition] = info.last_offset + 1, partition.leader_epoch, row
         if info.flush_due and partition.waits_for_sync(info, request.acks):
             self._flushes.append(_wait_for_sync(self._services, partition, row))
+        return row
+
+    def _refuse(
+        self, topic: ProduceRequestTopicProduceData, index: int, error: KafkaError, partition: "Partition | None"
+    ) -> ProduceResponsePartitionProduceResponse:
+        """Return the row of a batch that is not appended, with the current leader if this broker does not lead."""
+        self._has_failed = True
+        row = _make_error_row(index, error, partition)
+        if self._listener is not None:
+            leader = _name_leader(self._services, self._listener, topic.name, topic.topic_id, row)
+            if leader is not None:
+                self._leaders[leader.node_id] = leader
         return row
 
     def _check_order(
@@ -540,42 +557,117 @@ def _wait_until_done(
 
     listener: of the addresses of new leaders in the response; None for versions without leaders in the response
     """
+    waits: list[AnyDeferred] = [*flushes]
+    if unfinished:
+        waits.append(_ReplicaWait(services, response, unfinished, listener).begin(request.timeout_ms))
+    return wait_for_all(waits).addCallback(lambda _: response)
 
-    def settle(partition: "Partition") -> None:
-        offset, leader_epoch, row = unfinished[partition]
+
+class _ReplicaWait:
+    """The wait of one request for the replicas of the partitions that it appended to.
+
+    Its partitions are checked in steps of `_CHECKED_PER_STEP`, and one advance of a high watermark completes as many
+    requests as fit into the slices of `produce_completions`.
+    """
+
+    __slots__ = ("_listener", "_operation", "_response", "_services", "_unfinished")
+
+    def __init__(
+        self, services: ProduceServices, response: ProduceResponse, unfinished: _Unfinished, listener: str | None
+    ) -> None:
+        self._services = services
+        self._response = response
+        self._unfinished = unfinished
+        self._listener = listener
+        self._operation = DelayedOperation[ProduceResponse](
+            self._settle_changed, self._expire, services.produce_completions
+        )
+
+    def begin(self, timeout_ms: int) -> "Deferred[ProduceResponse]":
+        """Begin to wait, and return a Deferred of the response."""
+        if len(self._unfinished) > _CHECKED_PER_STEP:
+            watched: Deferred[None] = self._services.slices.run(self._watch())
+            return watched.addCallback(lambda _: self._wait(timeout_ms))
+        for _ in self._watch():
+            pass
+        return self._wait(timeout_ms)
+
+    def _watch(self) -> Generator[None, None, None]:
+        """Watch the partitions that are not replicated yet."""
+        try:
+            for number, partition in enumerate(list(self._unfinished), 1):
+                self._settle(partition)
+                if partition in self._unfinished:
+                    self._operation.watch(PartitionWatch(partition))
+                if not number % _CHECKED_PER_STEP:
+                    yield
+        except BaseException:
+            self._operation.drop()
+            raise
+
+    def _wait(self, timeout_ms: int) -> "Deferred[ProduceResponse]":
+        operation = self._operation
+        if not self._unfinished:
+            operation.drop()
+            return succeed(self._response)
+        waiting = operation.begin(self._services.reactor, timeout_ms)
+        if operation.changed:
+            operation.wake()
+        return waiting
+
+    def _settle_changed(self) -> ProduceResponse | None:
+        changed = self._operation.changed
+        for _ in range(min(len(changed), _CHECKED_PER_STEP)):
+            watch, _ = changed.popitem()
+            if watch.partition in self._unfinished:
+                self._settle(watch.partition)
+        if not self._unfinished:
+            return self._response
+        if changed:
+            self._operation.wake()
+        return None
+
+    def _settle(self, partition: "Partition") -> None:
+        """Complete the row of a partition if it is replicated, or cannot be any more."""
+        offset, leader_epoch, row = self._unfinished[partition]
         try:
             if not partition.has_reached(offset, leader_epoch):
                 return
         except KafkaError as error:
             _fail_row(row, error)
-            if listener is not None:
-                add_leader(partition, row)
-        del unfinished[partition]
+            if self._listener is not None:
+                self._add_leader(partition, row, self._listener)
+        del self._unfinished[partition]
 
-    def add_leader(partition: "Partition", row: ProduceResponsePartitionProduceResponse) -> None:
-        node = _name_leader(services, listener or "", partition.topic, partition.topic_id, row)
+    def _add_leader(
+        self, partition: "Partition", row: ProduceResponsePartitionProduceResponse, listener: str
+    ) -> None:
+        response = self._response
+        node = _name_leader(self._services, listener, partition.topic, partition.topic_id, row)
         if node is not None and node not in response.node_endpoints:
             response.node_endpoints = [*response.node_endpoints, node]
 
-    def settle_changed() -> ProduceResponse | None:
-        while operation.changed:
-            watch, _ = operation.changed.popitem()
-            if watch.partition in unfinished:
-                settle(watch.partition)
-        return None if unfinished else response
+    def _expire(self) -> "Reply[ProduceResponse]":
+        if len(self._unfinished) > _CHECKED_PER_STEP:
+            return self._services.slices.run(self._expire_in_steps())
+        for _ in self._expire_in_steps():
+            pass
+        return self._response
 
-    def timed_out() -> ProduceResponse:
-        for _, _, row in unfinished.values():
-            _fail_row(row, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-        return response
+    def _expire_in_steps(self) -> Generator[None, None, ProduceResponse]:
+        """Fail the rows of the partitions that are not replicated.
 
-    waits: list[AnyDeferred] = [*flushes]
-    for partition in list(unfinished):
-        settle(partition)
-    if unfinished:
-        operation = DelayedOperation[ProduceResponse](settle_changed, timed_out)
-        waits.append(operation.wait(services.reactor, request.timeout_ms, list(unfinished)))
-    return wait_for_all(waits).addCallback(lambda _: response)
+        A partition may have been replicated in time although this request was not retried yet.
+        """
+        error = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        for number, partition in enumerate(list(self._unfinished), 1):
+            self._settle(partition)
+            unfinished = self._unfinished.pop(partition, None)
+            if unfinished is not None:
+                _fail_row(unfinished[2], error)
+            if not number % _CHECKED_PER_STEP:
+                yield
+        return self._response
 
 
 def _wait_for_sync(

@@ -152,7 +152,7 @@ class PendingProduce:
             return response
         # A call of DelayedOperation[...] takes much longer.
         operation: DelayedOperation[FastResponse] = DelayedOperation(
-            self._check, lambda: self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+            self._check, self._expire, self._services.produce_completions
         )
         clock = self._services.reactor
         waited_ms = int((clock.seconds() - self.appended_s) * 1000)
@@ -170,6 +170,10 @@ class PendingProduce:
         except KafkaError as error:
             return self._fail(error)
         return self.out if is_replicated else None
+
+    def _expire(self) -> FastResponse:
+        # The batch may have been replicated in time although the response was not checked again yet.
+        return self._check() or self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
 
     def _fail(self, error: KafkaError) -> ProduceResponse:
         known = self._known

@@ -1,6 +1,7 @@
 """Threads and long work on a `Clock`, for tests of the parts that use them."""
 
 from odradek.log.background.tasks import run_inline
+from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.work.slices import Slices
 
 
@@ -13,6 +14,11 @@ def background(clock, slice_s=1.0):
         "slices": Slices(clock, clock.seconds, slice_s),
         "run_in_thread": lambda work, done: clock.callLater(0, run_inline, work, done),
     }
+
+
+def completions(clock):
+    """A queue that completes waiting requests, at once as long as the clock does not advance meanwhile."""
+    return CompletionQueue(Slices(clock, clock.seconds))
 
 
 def run_iteration(clock):

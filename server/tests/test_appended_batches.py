@@ -1,6 +1,7 @@
 """Batches that are appended while an earlier Produce request of the connection waits for the replicas."""
 
 import struct
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -16,11 +17,14 @@ from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
+from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.network.connection import Connection
 from odradek.server.network.produce_fast_path import ProduceFastPath
+from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_connection import Transport
 from odradek.server.tests.test_produce import VERSION, context, request
 from odradek.server.tests.wire import request_frame
+from odradek.server.work.slices import Slices
 
 TIMEOUT_S = 30
 
@@ -30,6 +34,9 @@ class Setting:
 
     def __init__(self, services):
         self.clock = services.reactor = Clock()
+        self.now_s = 0.0
+        self.completion_s = 0.0
+        services.produce_completions = CompletionQueue(Slices(self.clock, self.tick))
         services.verifier = SimpleNamespace()
         self.partition_of = lambda topic: services.replicas.get(topic, 0)
         self.partition = self.partition_of("t")
@@ -39,6 +46,11 @@ class Setting:
         self.count = 0
         self.produce()
         self.lead(1)
+
+    def tick(self):
+        """The time; each completion of a request takes `completion_s`."""
+        self.now_s += self.completion_s
+        return self.now_s
 
     def lead(self, leader):
         epoch = self.partition.leader_epoch + 1
@@ -61,12 +73,16 @@ class Setting:
 
     @property
     def answers(self):
-        """Correlation id, error code and base offset of each response."""
-        found = []
-        for data in self.transport.writer.sent:
-            [row] = codec.decode(ProduceResponse, VERSION, bytes(data[9:])).responses[0].partition_responses
-            found.append((struct.unpack_from(">i", data, 4)[0], row.error_code, row.base_offset))
-        return found
+        return read_answers(self.transport)
+
+
+def read_answers(transport):
+    """Correlation id, error code and base offset of each response."""
+    found = []
+    for data in transport.writer.sent:
+        [row] = codec.decode(ProduceResponse, VERSION, bytes(data[9:])).responses[0].partition_responses
+        found.append((struct.unpack_from(">i", data, 4)[0], row.error_code, row.base_offset))
+    return found
 
 
 @pytest.fixture
@@ -198,3 +214,54 @@ def test_the_time_of_refused_batches_is_part_of_the_iteration(setting, monkeypat
     for _ in range(3):
         transport.iterate()
     assert len(attempts) == 2
+
+
+def test_one_advance_of_the_high_watermark_completes_the_requests_of_many_connections_in_slices(setting):
+    count = 100
+    transports = [Transport() for _ in range(count)]
+    connections = [Connection(transport, setting.dispatch, context()) for transport in transports]
+    for connection in connections:
+        connection.frame_received(setting.frame())
+    setting.replicate(setting.partition.log.log_end_offset)
+    for connection, transport in zip(connections, transports, strict=True):
+        transport.writer.sent.clear()
+        for _ in range(2):
+            connection.frame_received(setting.frame())
+    setting.completion_s = 0.0001
+
+    def completed():
+        return sum(len(transport.writer.sent) for transport in transports)
+
+    setting.replicate(setting.partition.log.log_end_offset)
+    found = [completed()]
+    while run_iteration(setting.clock):
+        found.append(completed())
+    assert found[0] > 0
+    assert [len(transport.writer.sent) for transport in transports] == [2] * count
+    assert max(after - before for before, after in pairwise([0, *found])) <= 3 * 0.001 / setting.completion_s
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
+@pytest.mark.parametrize("event", ["the leadership is lost", "the timeout expires"])
+def test_a_request_that_waits_for_a_slice_is_acknowledged_if_it_was_replicated_before(setting, event, is_known):
+    transports = [Transport() for _ in range(3)]
+    connections = [Connection(transport, setting.dispatch, context()) for transport in transports]
+    for _ in range(1 + is_known):
+        setting.replicate(setting.partition.log.log_end_offset)
+        for connection, transport in zip(connections, transports, strict=True):
+            transport.writer.sent.clear()
+            connection.frame_received(setting.frame())
+            assert connection.in_progress is not None
+    setting.completion_s = 1.0
+    setting.replicate(setting.partition.log.log_end_offset)
+    assert [len(transport.writer.sent) for transport in transports] == [1, 0, 0]
+    if event == "the leadership is lost":
+        setting.lead(2)
+    else:
+        for call in setting.clock.getDelayedCalls():
+            if call.getTime() >= TIMEOUT_S:
+                call.func()
+    while run_iteration(setting.clock):
+        pass
+    for transport in transports:
+        assert [code for _, code, _ in read_answers(transport)] == [0]

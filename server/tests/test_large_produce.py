@@ -1,6 +1,7 @@
 """Produce to many partitions: appended in slices, with one response, and completed if the client disconnects."""
 
 import struct
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,12 +25,14 @@ from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators import transaction_verification
 from odradek.server.dispatch import Dispatch
-from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation
+from odradek.server.handlers import produce as produce_module
+from odradek.server.handlers.leaders import LeaderNode
 from odradek.server.handlers.produce import BYTES_PER_STEP, PARTITIONS_PER_STEP, produce
 from odradek.server.network.connection import Connection
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.tests import test_transaction_verification as verification_tests
-from odradek.server.tests.background import run_iteration
+from odradek.server.tests.background import completions, run_iteration
 from odradek.server.tests.test_connection import Transport
 from odradek.server.work.slices import SLICE_S, Slices
 
@@ -51,6 +54,7 @@ class World:
             now_ms=lambda: 0,
             reactor=self.clock,
             slices=Slices(self.clock, self._tick),
+            produce_completions=completions(self.clock),
             verifier=SimpleNamespace(),
         )
 
@@ -241,6 +245,97 @@ def test_partitions_that_are_not_replicated_in_time_have_a_timeout_error(world):
     world.clock.advance(1)
     codes = [one.error_code for one in rows(answers[0])]
     assert codes == [E.REQUEST_TIMED_OUT, E.NONE] + [E.REQUEST_TIMED_OUT] * (MANY - 2)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("the followers fetch", E.NONE),
+        ("the leaderships are lost", E.NOT_LEADER_OR_FOLLOWER),
+        ("the timeout expires", E.REQUEST_TIMED_OUT),
+    ],
+)
+def test_many_partitions_are_checked_in_steps(world, monkeypatch, end, code):
+    """The wait for replicas begins, is retried, and ends."""
+    most = 4
+    monkeypatch.setattr(produce_module, "_CHECKED_PER_STEP", most)
+    world.replicate()
+    checks = []
+    has_reached = Partition.has_reached
+
+    def counted(partition, offset, appended_epoch=None):
+        checks.append(partition.index)
+        return has_reached(partition, offset, appended_epoch)
+
+    monkeypatch.setattr(Partition, "has_reached", counted)
+    world.services.produce_completions = CompletionQueue(world.services.slices)
+    _, answers = world.produce(to_all())
+
+    def count_checks():
+        counts = [len(checks)]
+        while world.iterate():
+            counts.append(len(checks))
+        return max(after - before for before, after in pairwise(counts))
+
+    assert count_checks() <= 2 * most
+    assert len(checks) == MANY
+    checks.clear()
+    partitions = [world.cluster.replicas.get("t", index) for index in range(MANY)]
+    for partition in partitions:
+        if end == "the followers fetch":
+            partition.update_follower(2, 1, 0, 0)
+        elif end == "the leaderships are lost":
+            partition.apply(PartitionMetadata(2, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+    if end == "the timeout expires":
+        [timer] = world.clock.getDelayedCalls()
+        timer.reset(0)
+    assert count_checks() <= 2 * most
+    assert sorted(checks) == list(range(MANY))
+    assert [one.error_code for one in rows(answers[0])] == [code] * MANY
+    assert not any(partition.watchers for partition in partitions)
+
+
+def test_the_leaders_of_many_partitions_are_found_in_steps(world, monkeypatch):
+    """KIP-951."""
+    for index in range(MANY):
+        partition = world.cluster.replicas.get("t", index)
+        partition.apply(PartitionMetadata(2, partition.leader_epoch + 1, (1, 2), (1, 2)), partition.log)
+    found = []
+
+    def find(replicas, image, name, topic_id, index, listener):
+        found.append(index)
+        return LeaderNode(2, 7, "other", 9092, None)
+
+    monkeypatch.setattr(produce_module, "find_leader", find)
+    client = context()
+    client.api_version = 12
+    answers: list[Any] = []
+    waiting = produce(world.services, client, to_all())
+    assert isinstance(waiting, Deferred)
+    waiting.addCallback(answers.append)
+    counts = [len(found)]
+    while world.iterate():
+        counts.append(len(found))
+    assert max(after - before for before, after in pairwise([0, *counts])) <= 3
+    [response] = answers
+    assert {(one.error_code, one.current_leader.leader_id) for one in rows(response)} == {(E.NOT_LEADER_OR_FOLLOWER, 2)}
+    assert [(node.node_id, node.host) for node in response.node_endpoints] == [(2, "other")]
+
+
+def test_many_partitions_that_are_replicated_while_the_wait_begins_are_answered(world, monkeypatch):
+    monkeypatch.setattr(produce_module, "_CHECKED_PER_STEP", 1)
+    world.replicate()
+    _, answers = world.produce(to_all())
+    partitions = [world.cluster.replicas.get("t", index) for index in range(MANY)]
+    while not all(partition.log.log_end_offset for partition in partitions):
+        world.iterate()
+    world.iterate()
+    assert any(partition.watchers for partition in partitions)
+    for partition in partitions:
+        partition.update_follower(2, 1, 0, 0)
+    world.finish()
+    assert [one.error_code for one in rows(answers[0])] == [0] * MANY
+    assert not any(partition.watchers for partition in partitions)
 
 
 @pytest.mark.parametrize("count", [1, MANY])

@@ -26,6 +26,7 @@ from odradek.server.handlers.produce import produce
 from odradek.server.network.connection import Connection
 from odradek.server.network.produce_fast_path import ProduceFastPath
 from odradek.server.request import RequestContext
+from odradek.server.tests.background import completions
 from odradek.server.tests.test_connection import Transport
 
 VERSION = 9
@@ -58,7 +59,9 @@ class Failing:
 def services():
     cluster = Cluster()
     create(cluster, new("t"))
-    return SimpleNamespace(replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image)
+    return SimpleNamespace(
+        replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image, produce_completions=completions(Clock())
+    )
 
 
 def request():
