@@ -48,6 +48,7 @@ from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
+from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.membership.embedded import EmbeddedMembership
 from odradek.server.network.connection import Connection
@@ -322,7 +323,8 @@ class Broker:
         membership = self._membership
         configs = self._topic_configs = BrokerConfigs(config.node_id, config, image)
         configs.listeners.append(self._on_config)
-        flusher = Flusher(logs, self._reactor)
+        produce_completions = CompletionQueue(self._slices)
+        flusher = Flusher(logs, self._reactor, produce_completions)
         self._replicas = ReplicaManager(
             config.node_id,
             membership.assignments,
@@ -349,6 +351,7 @@ class Broker:
             metadata=image,
             monotonic_ms=environment.monotonic_ms,
             now_ms=self._now_ms,
+            produce_completions=produce_completions,
             producer_ids=membership.make_producer_ids(logs),
             random_source=self._random,
             reactor=self._reactor,

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
-from odradek.server.fetching.purgatory import CompletionQueue, LateCompletions, RetryQueue
+from odradek.server.fetching.purgatory import CompletionQueue, LateCompletions
+from odradek.server.work.waits import RetryQueue
 
 if TYPE_CHECKING:
     import random
@@ -126,6 +127,7 @@ class Services:
         metadata: "ClusterMetadata",
         monotonic_ms: Callable[[], int],
         now_ms: Callable[[], int],
+        produce_completions: RetryQueue,
         producer_ids: "ProducerIdManager",
         random_source: "random.Random",
         reactor: "Clock",
@@ -146,6 +148,7 @@ class Services:
         self.metadata = metadata
         self.monotonic_ms = monotonic_ms
         self.now_ms = now_ms
+        self.produce_completions = produce_completions
         self.producer_ids = producer_ids
         self.random_source = random_source
         self.reactor = reactor
@@ -154,7 +157,6 @@ class Services:
         self.run_in_thread = run_in_thread
         self.slices = slices
         self.completions: RetryQueue = CompletionQueue(slices)
-        self.produce_completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None
         self.transactions_in_use: TransactionCoordinatorRuntime | None = None

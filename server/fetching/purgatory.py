@@ -7,14 +7,14 @@ One append may wake a thousand operations: `CompletionQueue` retries some of the
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
 from odradek.server.work.clock import Clock, DelayedCall, IterationEnd
-from odradek.server.work.waits import AnyDeferred, Wait
+from odradek.server.work.waits import AnyDeferred, Retryable, RetryQueue, Wait
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition, Watcher
@@ -192,18 +192,6 @@ def _do_nothing() -> None:
 
 def _ignore_stop(failure: Failure) -> Failure | None:
     return None if isinstance(failure.value, SchedulerStopped) else failure
-
-
-class Retryable(Protocol):
-    """A delayed operation of any response."""
-
-    def check(self) -> None: ...
-
-
-class RetryQueue(Protocol):
-    """Retries operations that were woken."""
-
-    def add(self, operation: Retryable) -> None: ...
 
 
 class CompletionQueue:

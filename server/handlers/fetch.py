@@ -62,11 +62,11 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
-    from odradek.server.fetching.purgatory import RetryQueue
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.request import Reply, RequestContext
     from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
+    from odradek.server.work.waits import RetryQueue
 
 TOPIC_IDS_SINCE: Final = 13
 ERROR_AT_TOP_SINCE: Final = 7

@@ -39,7 +39,7 @@ from odradek.server.handlers.leaders import find_leader
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
 from odradek.server.refused_batches import RETRIABLE, RefusedBatches
 from odradek.server.request import NO_RESPONSE, CloseConnection, NoResponse
-from odradek.server.work.waits import AnyDeferred, shield, wait_for_all
+from odradek.server.work.waits import AnyDeferred, RetryQueue, shield, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.coordinators.interfaces import TransactionVerification
     from odradek.server.coordinators.transaction_verification import VerificationResult
-    from odradek.server.fetching.purgatory import RetryQueue
     from odradek.server.request import Reply, RequestContext
     from odradek.server.work.clock import Clock
     from odradek.server.work.flusher import Flusher
@@ -104,7 +103,7 @@ class ProduceServices(Protocol):
     flusher: "Flusher"
     metadata: "ClusterMetadata"
     now_ms: Callable[[], int]
-    produce_completions: "RetryQueue"
+    produce_completions: RetryQueue
     reactor: "Clock"
     record_work: "RecordWork"
     replicas: "ReplicaManager"

@@ -37,12 +37,11 @@ from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster, memory_logs
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.produce import produce
 from odradek.server.network.produce_fast_path import PendingProduce, ProduceFastPath
 from odradek.server.request import RequestContext
-from odradek.server.tests.background import background
+from odradek.server.tests.background import background, completions
 from odradek.server.work.flusher import Flusher
 
 pytestmark = pytest.mark.slow
@@ -60,7 +59,8 @@ class Broker:
         probe = Cluster(server=MemoryMetadataServer())
         logs = memory_logs(probe.configs, ("/data",), fs)
         self.cluster = cluster = Cluster(server=server, logs=logs)
-        self.flusher = Flusher(logs, self.clock)
+        self.completions = completions(self.clock)
+        self.flusher = Flusher(logs, self.clock, self.completions)
         cluster.replicas._request_sync = self.flusher.request
         for name in () if "t" in cluster.image.topics else ("t", OFFSETS):
             configs = {"flush.before.acks": "true"} if promises_sync else {}
@@ -71,7 +71,7 @@ class Broker:
         shared = background(self.clock)
         self.services = SimpleNamespace(
             replicas=cluster.replicas, now_ms=lambda: 0, metadata=cluster.image, flusher=self.flusher,
-            reactor=self.clock, slices=shared["slices"], produce_completions=CompletionQueue(shared["slices"]),
+            reactor=self.clock, slices=shared["slices"], produce_completions=self.completions,
             groups=GroupCoordinatorRuntime(
                 GroupSettings(), reactor=self.clock, now_ms=lambda: 0, monotonic_ms=lambda: 0,
                 random_uuid=lambda: "id", partition_count=lambda: 1, load_buffer_bytes=1 << 20,

@@ -1,11 +1,15 @@
 """Flusher: a request that waits for the disk is answered after a sync that began after its append."""
 
+from itertools import pairwise
 from typing import Any
 
 from twisted.internet.task import Clock
 
 from odradek.log.background.shared_write import SharedWrite
+from odradek.server.fetching.purgatory import CompletionQueue
+from odradek.server.tests.background import completions, run_iteration
 from odradek.server.work.flusher import Flusher
+from odradek.server.work.slices import SLICE_S, Slices
 
 
 class Logs:
@@ -42,7 +46,7 @@ class Partition:
 def make(logs=None):
     clock = Clock()
     stand_in: Any = logs or Logs()
-    return Flusher(stand_in, clock), clock
+    return Flusher(stand_in, clock, completions(clock)), clock
 
 
 def test_requests_of_one_iteration_share_a_sync_and_later_ones_the_next():
@@ -169,3 +173,26 @@ def test_requests_are_answered_although_their_partition_fails_after_the_sync(cap
     logs.end()
     assert answers == [True, True, True]
     assert "please report it" in caplog.text
+
+
+def test_the_requests_of_one_sync_are_completed_in_slices():
+    logs, partition, answers, now_s = Logs(), Partition(), [], 0.0
+
+    def tick():
+        nonlocal now_s
+        now_s += SLICE_S / 20
+        return now_s
+
+    stand_in: Any = logs
+    clock = Clock()
+    flusher: Any = Flusher(stand_in, clock, CompletionQueue(Slices(clock, tick)))
+    for number in range(100):
+        flusher.flush(partition).addCallback(lambda is_synced, number=number: answers.append((number, is_synced)))
+    clock.advance(0)
+    logs.end()
+    counts = [len(answers)]
+    while run_iteration(clock):
+        counts.append(len(answers))
+    assert answers == [(number, True) for number in range(100)]
+    assert counts[0] > 0
+    assert max(after - before for before, after in pairwise([0, *counts])) <= 20

@@ -5,7 +5,8 @@ is called. With `flush.messages` single responses wait: `flush` returns a Deferr
 
 A sync runs on a thread. It begins in the next reactor iteration, so that all requests of one iteration share it.
 Requests that arrive during a partition's sync share the next one, which begins when that ends. Several partitions are
-synced at the same time. No sync is delayed to collect more requests.
+synced at the same time. No sync is delayed to collect more requests. The responses of all requests that shared a sync
+are sent in slices.
 """
 
 import logging
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from odradek.log.storage.filesystem import ShortageError
 from odradek.server.work.clock import Clock
-from odradek.server.work.waits import Wait
+from odradek.server.work.waits import RetryQueue, Wait
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -27,12 +28,31 @@ _Waiting = list["Deferred[bool]"]
 _SHORTAGE_RETRY_S: Final = 1.0
 
 
-class Flusher:
-    """Syncs partitions for the acknowledgements that wait for it. `clock` is the reactor."""
+class _SyncedRequest:
+    """A request whose sync has ended."""
 
-    def __init__(self, logs: "LogManager", clock: Clock) -> None:
+    __slots__ = ("_deferred", "_is_synced")
+
+    def __init__(self, deferred: "Deferred[bool]", is_synced: bool) -> None:
+        self._deferred = deferred
+        self._is_synced = is_synced
+
+    def check(self) -> None:
+        """Complete the request."""
+        self._deferred.callback(self._is_synced)
+
+
+class Flusher:
+    """Syncs partitions for the acknowledgements that wait for it.
+
+    clock: the reactor
+    completions: completes the requests that waited
+    """
+
+    def __init__(self, logs: "LogManager", clock: Clock, completions: RetryQueue) -> None:
         self._logs = logs
         self._clock = clock
+        self._completions = completions
         self._is_scheduled = False
         self._under_way: set[Partition] = set()
         self._next: dict[Partition, _Waiting] = {}
@@ -89,5 +109,5 @@ class Flusher:
             self._fire(waiting, is_synced)
 
     def _fire(self, waiting: _Waiting, is_synced: bool) -> None:
-        while waiting:
-            waiting.pop(0).callback(is_synced)
+        for deferred in waiting:
+            self._completions.add(_SyncedRequest(deferred, is_synced))

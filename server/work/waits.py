@@ -1,8 +1,8 @@
-"""Deferreds with a description of the wait, for the log message about a stalled request."""
+"""Waits of requests: Deferreds with a description for the log message about a stalled request, and retries."""
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.task import SchedulerStopped
@@ -24,6 +24,20 @@ AsyncWork = Coroutine[AnyDeferred, object, T]
 
 UNNAMED = "its handler"
 _EXPECTED = (KafkaError, CancelledError, SchedulerStopped)
+
+
+class Retryable(Protocol):
+    """A request that waits, and may be complete."""
+
+    def check(self) -> None:
+        """Complete the request if that is possible."""
+
+
+class RetryQueue(Protocol):
+    """Checks requests whose wait may have ended, at once or in slices."""
+
+    def add(self, operation: Retryable) -> None:
+        """Check a request now or later."""
 
 
 class Wait(Deferred[T]):
