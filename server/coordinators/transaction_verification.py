@@ -169,9 +169,11 @@ class TransactionVerifier:
         batches: "dict[Partition, int]",
         producers: set[tuple[int, int]],
     ) -> Generator[None, None, None]:
+        count = 0
         for topic in request.topic_data:
-            for number, data in enumerate(topic.partition_data, 1):
-                if not number % PARTITIONS_PER_STEP:
+            for data in topic.partition_data:
+                count += 1
+                if not count % PARTITIONS_PER_STEP:
                     yield
                 records: memoryview | None = data.records  # type: ignore[assignment] # decoded: a view of the frame
                 if records is None or not is_transactional_batch(records) or len(records) < RECORD_BATCH_OVERHEAD:

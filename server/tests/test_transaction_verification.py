@@ -1,5 +1,6 @@
 """Verification of a transaction's first batch, with scripted responses of the coordinator."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +22,12 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.tests.test_partition import leader
-from odradek.server.coordinators.transaction_verification import ClientSupport, TransactionVerifier, TransactionWriter
+from odradek.server.coordinators.transaction_verification import (
+    PARTITIONS_PER_STEP,
+    ClientSupport,
+    TransactionVerifier,
+    TransactionWriter,
+)
 
 ID, EPOCH = 7, 3
 
@@ -248,6 +254,18 @@ def test_several_producers_in_one_request_are_refused(clock, partition):
 def test_a_request_without_transactional_batches_needs_no_verification(clock, partition):
     plain = build_batch([(0, b"k", b"v", ())])
     assert verifier(clock, partition, Coordinators()).verify_produce(produce(plain, b"", b"short"), 12) is None
+
+
+def test_the_batches_of_many_topics_are_collected_in_steps(clock, partition):
+    found = []
+    verification = verifier(clock, partition, Coordinators())
+    verification._services.replicas = SimpleNamespace(get=lambda topic, index: found.append(topic) or topic)
+    request = produce(batch())
+    data = request.topic_data[0].partition_data
+    request.topic_data = [ProduceRequestTopicProduceData(name=str(n), partition_data=data) for n in range(1000)]
+    counts = [0, *(len(found) for _ in verification._collect_transactional(request, 12, {}, set())), len(found)]
+    assert counts[-1] == 1000
+    assert max(after - before for before, after in pairwise(counts)) <= PARTITIONS_PER_STEP
 
 
 def test_verification_may_be_disabled(clock, partition):
