@@ -39,7 +39,7 @@ from odradek.server.handlers.leaders import find_leader
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
 from odradek.server.refused_batches import RETRIABLE, RefusedBatches
 from odradek.server.request import NO_RESPONSE, CloseConnection, NoResponse
-from odradek.server.work.waits import AnyDeferred, RetryQueue, shield, wait_for_all
+from odradek.server.work.waits import AnyDeferred, RetryQueue, Wait, complete, shield, wait_for_all
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -146,9 +146,22 @@ def produce(services: ProduceServices, context: "RequestContext", request: Produ
         return _Appends(services, context, request, None).run().finish()
     verified = services.verifier.verify_produce(request, context.api_version)
     if isinstance(verified, Deferred):
-        appended = verified.addCallback(lambda outcome: _Appends(services, context, request, outcome).run())
+        # The response of one coordinator may complete the verification of hundreds of requests.
+        in_turn: Deferred[VerificationResult | None] = verified.addCallback(
+            lambda outcome: _wait_for_turn(services, outcome)
+        )
+        appended = in_turn.addCallback(lambda outcome: _Appends(services, context, request, outcome).run())
         return shield(appended).addCallback(_Appends.finish)
     return _Appends(services, context, request, verified).run().finish()
+
+
+def _wait_for_turn(
+    services: ProduceServices, verified: "VerificationResult | None"
+) -> "Deferred[VerificationResult | None]":
+    """Return a Deferred that fires in a slice of the requests that have waited."""
+    turn: Deferred[VerificationResult | None] = Wait(lambda: "other requests of verified transactions")
+    complete(services.produce_completions, turn, verified)
+    return turn
 
 
 def _produce_in_slices(

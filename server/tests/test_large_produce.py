@@ -352,6 +352,24 @@ def test_a_batch_is_appended_although_its_client_disconnects_during_the_verifica
     assert sum(world.ends()) == count
 
 
+def test_requests_whose_verifications_end_together_are_appended_in_slices(world):
+    """One response of a coordinator on another broker has the results of many transactions."""
+    count = 50
+    verifications = [Deferred() for _ in range(count)]
+    waiting = iter(verifications)
+    world.services.verifier = SimpleNamespace(verify_produce=lambda request, version: next(waiting))
+    world.services.produce_completions = CompletionQueue(world.services.slices)
+    answers = [world.produce(request(row(0), transactional_id="x"))[1] for _ in range(count)]
+    for verification in verifications:
+        verification.callback(SimpleNamespace(error=lambda partition: None, may_append=lambda partition: True))
+    appended = [sum(world.ends())]
+    while world.iterate():
+        appended.append(sum(world.ends()))
+    assert 0 < appended[0] <= 3
+    assert max(after - before for before, after in pairwise(appended)) <= 3
+    assert [rows(answer)[0].base_offset for [answer] in answers] == list(range(count))
+
+
 def test_a_request_that_fails_when_it_is_woken_affects_no_other_and_not_the_append(world):
     """The failed request has the error; the others are woken, and the append is acknowledged."""
     partition = world.cluster.replicas.get("t", 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from odradek.log.storage.filesystem import ShortageError
 from odradek.server.work.clock import Clock
-from odradek.server.work.waits import RetryQueue, Wait
+from odradek.server.work.waits import RetryQueue, Wait, complete
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -26,20 +26,6 @@ logger = logging.getLogger(__name__)
 
 _Waiting = list["Deferred[bool]"]
 _SHORTAGE_RETRY_S: Final = 1.0
-
-
-class _SyncedRequest:
-    """A request whose sync has ended."""
-
-    __slots__ = ("_deferred", "_is_synced")
-
-    def __init__(self, deferred: "Deferred[bool]", is_synced: bool) -> None:
-        self._deferred = deferred
-        self._is_synced = is_synced
-
-    def check(self) -> None:
-        """Complete the request."""
-        self._deferred.callback(self._is_synced)
 
 
 class Flusher:
@@ -110,4 +96,4 @@ class Flusher:
 
     def _fire(self, waiting: _Waiting, is_synced: bool) -> None:
         for deferred in waiting:
-            self._completions.add(_SyncedRequest(deferred, is_synced))
+            complete(self._completions, deferred, is_synced)

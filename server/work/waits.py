@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, FirstError, gatherResults
 from twisted.internet.task import SchedulerStopped
@@ -38,6 +38,24 @@ class RetryQueue(Protocol):
 
     def add(self, operation: Retryable) -> None:
         """Check a request now or later."""
+
+
+class _Completion(Generic[T]):
+    """A Deferred and the result that it fires with."""
+
+    __slots__ = ("_deferred", "_result")
+
+    def __init__(self, deferred: Deferred[T], result: T) -> None:
+        self._deferred = deferred
+        self._result = result
+
+    def check(self) -> None:
+        self._deferred.callback(self._result)
+
+
+def complete(queue: RetryQueue, deferred: Deferred[T], result: T) -> None:
+    """Fire `deferred` with `result`, at once or in a slice of the queue."""
+    queue.add(_Completion(deferred, result))
 
 
 class Wait(Deferred[T]):
