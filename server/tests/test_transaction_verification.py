@@ -258,8 +258,13 @@ def test_a_request_without_transactional_batches_needs_no_verification(clock, pa
 
 def test_the_batches_of_many_topics_are_collected_in_steps(clock, partition):
     found = []
+
+    def find(topic, index):
+        found.append(topic)
+        return topic
+
     verification = verifier(clock, partition, Coordinators())
-    verification._services.replicas = SimpleNamespace(get=lambda topic, index: found.append(topic) or topic)
+    verification._services.replicas = SimpleNamespace(get=find)
     request = produce(batch())
     data = request.topic_data[0].partition_data
     request.topic_data = [ProduceRequestTopicProduceData(name=str(n), partition_data=data) for n in range(1000)]
