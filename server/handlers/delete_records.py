@@ -6,7 +6,7 @@ of one log directory, of this request and of others, share a write.
 """
 
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -145,7 +145,7 @@ class _PendingRequest:
     ) -> None:
         self._services = services
         self._response = response
-        self._pending = deletions
+        self._pending = {deletion.partition: deletion for deletion in deletions}
         self._directories = dict.fromkeys(deletion.log_directory for deletion in deletions)
         self._outcomes: dict[str, Exception | None] = {}
         self._operation: DelayedOperation[DeleteRecordsResponse] | None = None
@@ -157,25 +157,38 @@ class _PendingRequest:
 
     def wait(self, timeout_ms: int) -> "DeleteRecordsResponse | Deferred[DeleteRecordsResponse]":
         """Return the response, or a Deferred of it."""
-        if self._settle() is not None:
+        self._settle(list(self._pending))
+        if not self._pending:
             return self._response
         if len(self._outcomes) < len(self._directories):
             timeout_ms = max(timeout_ms, MIN_DISK_WAIT_MS)
-        self._operation = DelayedOperation(self._settle, self._expire)
+        self._operation = DelayedOperation(self._settle_changed, self._expire)
         # A partition without followers has nothing to wait for: it is not watched.
-        followed = dict.fromkeys(one.partition for one in self._pending if one.partition.followers)
+        followed = [partition for partition in self._pending if partition.followers]
         return self._operation.wait(self._services.reactor, timeout_ms, followed)
 
     def _on_saved(self, path: str, error: Exception | None) -> None:
         """Record that the checkpoint of a directory was written, or that its write failed with `error`."""
         self._outcomes[path] = error
         if self._operation is not None:
+            self._settle([one.partition for one in self._pending.values() if one.log_directory == path])
             self._operation.wake()
 
-    def _settle(self) -> DeleteRecordsResponse | None:
-        """Complete the rows that can be completed; return the response when none is left."""
-        self._pending = [deletion for deletion in self._pending if not self._try_settle(deletion)]
+    def _settle_changed(self) -> DeleteRecordsResponse | None:
+        """Complete the rows of the partitions that have changed; return the response when no row is left."""
+        assert self._operation is not None
+        changed = self._operation.changed
+        partitions = [watch.partition for watch in changed]
+        changed.clear()
+        self._settle(partitions)
         return None if self._pending else self._response
+
+    def _settle(self, partitions: "Iterable[Partition]") -> None:
+        """Complete the rows that can be completed."""
+        for partition in partitions:
+            deletion = self._pending.get(partition)
+            if deletion is not None and self._try_settle(deletion):
+                del self._pending[partition]
 
     def _try_settle(self, deletion: _Deletion) -> bool:
         """Complete the row of a deletion; return False if it has to wait."""
@@ -195,7 +208,7 @@ class _PendingRequest:
         return True
 
     def _expire(self) -> DeleteRecordsResponse:
-        for deletion in self._pending:
+        for deletion in self._pending.values():
             deletion.row.error_code = ErrorCode.REQUEST_TIMED_OUT
         return self._response
 

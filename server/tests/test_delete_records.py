@@ -19,6 +19,7 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsRequestDeleteRecordsTopic,
 )
 from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.delete_records import delete_records
@@ -213,6 +214,26 @@ def test_a_response_waits_for_followers_too(broker):
     assert found == {}
     partition.update_follower(2, 10, 7, 0)
     assert found == {0: (0, 7)}
+
+
+def test_a_change_of_one_partition_checks_no_other(broker, monkeypatch):
+    """The failure of a directory with thousands of partitions checked all of them for each of them."""
+    checked = []
+    for index in range(4):
+        partition = broker.cluster.replicas.get("t", index)
+        partition.apply(PartitionMetadata(1, 1, (1, 2), (1, 2)), partition.log)
+    found = broker.delete((0, 7), (1, 7), (2, 7), (3, 7))
+    broker.threads.run()
+
+    def low_watermark(partition):
+        checked.append(partition.index)
+        return 0
+
+    monkeypatch.setattr(Partition, "low_watermark", property(low_watermark))
+    for index in range(4):
+        broker.cluster.replicas.get("t", index).wake_watchers()
+    assert checked == [0, 1, 2, 3]
+    assert found == {}
 
 
 def test_a_start_at_a_segments_base_outlives_a_power_loss():

@@ -185,7 +185,7 @@ def _stated_timestamps_count(old: Any) -> Any:
 
 def _answered_before_it_is_saved(old: Any) -> Any:
     def wait(self: _PendingRequest, timeout_ms: int) -> Any:
-        for deletion in self._pending:
+        for deletion in self._pending.values():
             deletion.row.low_watermark = deletion.offset
         return self._response
 
