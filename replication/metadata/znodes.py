@@ -51,9 +51,8 @@ SHARED_PATHS = (
     # Without data until a block is reserved: Kafka's controller cannot decode empty data.
     "/latest_producer_id_block",
     LOG_DIR_EVENTS,
-    RESTARTS,
 )
-"""Further nodes that a store needs which several brokers share, of Apache Kafka as well."""
+"""Further nodes of Kafka's layout, which a store that brokers of Apache Kafka may share needs."""
 
 
 def encode(value: Any) -> bytes:
