@@ -2,8 +2,11 @@
 
 After a power failure a broker may lack records that it has acknowledged. The controller compares the epochs of a broker
 while it runs, but the next controller has no earlier epoch to compare with. Each broker therefore creates a mark in the
-transaction of its registration; the controller deletes it when the elections that follow have been written. Brokers of
-Apache Kafka create none.
+transaction of its registration; the controller deletes it when the elections that follow have been written.
+
+Brokers of Apache Kafka create no marks, and a controller of Apache Kafka deletes none. Therefore the parent of the
+marks has the epoch of the last controller that read them. After an epoch of another one, the marks may be of restarts
+that it has followed.
 """
 
 import logging
@@ -11,7 +14,7 @@ from collections.abc import Set
 
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.store import Delete, TransactionError
+from odradek.replication.metadata.store import Delete, SetData, TransactionError
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +25,18 @@ class RestartMarks:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._versions: dict[int, int] = {}
+
+    async def read_for_takeover(self) -> Set[int]:
+        """Read the marks as a new controller, and return the brokers whose restarts were not followed.
+
+        None are returned if the last controller was of Apache Kafka, which follows restarts but deletes no marks, or if
+        it ended before it read the marks.
+        """
+        await self.read()
+        context = self._context
+        node = await context.store.get(znodes.RESTARTS)
+        await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
+        return self.broker_ids if node.data == b"%d" % (context.epoch - 1) else frozenset()
 
     @property
     def broker_ids(self) -> Set[int]:

@@ -109,8 +109,7 @@ class StoreChanges:
         `writes` receives the transactions of the partitions' states.
         """
         context = self._context
-        await self._restarts.read()
-        context.restarted.update(self._restarts.broker_ids)
+        context.restarted.update(await self._restarts.read_for_takeover())
         await update_image(
             context.store,
             context.image,

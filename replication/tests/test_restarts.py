@@ -144,6 +144,18 @@ def test_the_next_controller_prefers_a_dead_replica_to_one_that_has_restarted(wo
     assert (leader, isr) == (3, (3,))
 
 
+def test_marks_of_the_time_of_a_controller_of_kafka_are_ignored(world):
+    """It follows restarts, but deletes no marks: its successor removed all brokers of Odradek from all ISRs."""
+    create(world, "t", (2, 3))
+    run_now(world.observer.set(znodes.RESTARTS, b"0"))
+    run_now(world.observer.create(znodes.restart_path(2)))
+    world.crash(1)
+    world.executor.finish()
+    assert states(world, "t") == [(2, 0, (2, 3))]
+    assert marks(world) == []
+    assert run_now(world.observer.get(znodes.RESTARTS)).data == b"2"
+
+
 def test_the_marks_of_restarts_go_when_they_have_been_followed(world):
     assert marks(world) == []
     restart(world, 2)
