@@ -8,6 +8,7 @@ from odradek.simulation.scenario import FaultPlan, Scenario, Topic
 
 REPLICATION_FACTOR: Final = 3
 MIN_IN_SYNC: Final = 2
+DAY_MS: Final = 86_400_000
 
 _FAULTS: Final[tuple[str, ...]] = (
     "kill", "stop", "pause", "cut_brokers", "cut_one_way", "isolate", "cut_from_zookeeper", "cut_from_clients",
@@ -36,8 +37,14 @@ def draw(random: Random) -> Scenario:
 
 
 def _replicated(topic: Topic) -> Topic:
-    """Return a topic that keeps everything and needs two replicas in sync."""
+    """Return a topic that keeps everything and needs two replicas in sync.
+
+    As in Kafka, a replica of a compacted topic that is away for longer than delete.retention.ms misses tombstones and
+    the markers of aborted transactions.
+    """
     configs = {**topic.configs, "min.insync.replicas": str(MIN_IN_SYNC), "retention.ms": "-1"}
+    if topic.is_compacted:
+        configs["delete.retention.ms"] = str(DAY_MS)
     return topic._replace(configs=configs)
 
 
