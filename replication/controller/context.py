@@ -1,7 +1,7 @@
 """The controller's context: its role, its epoch and its own image, and writes that only the controller can make."""
 
 import logging
-from collections.abc import Callable, Container, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -12,6 +12,7 @@ from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, P
 from odradek.replication.metadata.store import (
     Check,
     Create,
+    Delete,
     MetadataStore,
     MetadataStoreError,
     Operation,
@@ -211,6 +212,14 @@ class ControllerContext:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker became the controller") from error
             raise TransactionError(error.index - 1, error.cause) from error
         return results[1:]
+
+    async def delete_nodes(self, deletions: Iterable[Delete]) -> None:
+        """Delete nodes, each in a transaction, except those that were deleted or changed. Else it raises as `write`."""
+        for deletion in deletions:
+            try:
+                await self.write([deletion])
+            except TransactionError as error:
+                logger.debug("a node was deleted or changed already path=%s: %s", deletion.path, error)
 
     async def change(self, operations: Sequence[Operation]) -> None:
         """Write a client's change, all of it or nothing. Raises KafkaError for each error of the store."""

@@ -9,14 +9,12 @@ marks has the epoch of the last controller that read them. After an epoch of ano
 that it has followed.
 """
 
-import logging
 from collections.abc import Set
 
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.store import Delete, SetData, TransactionError
-
-logger = logging.getLogger(__name__)
+from odradek.replication.metadata.loader import get_children_if_any, read_versions
+from odradek.replication.metadata.store import Delete, SetData
 
 
 class RestartMarks:
@@ -32,8 +30,9 @@ class RestartMarks:
         None are returned if the last controller was of Apache Kafka, which follows restarts but deletes no marks, or if
         it ended before it read the marks.
         """
-        await self.read()
         context = self._context
+        await context.store.ensure_path(znodes.RESTARTS)
+        await self.read()
         node = await context.store.get(znodes.RESTARTS)
         await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
         return self.broker_ids if node.data == b"%d" % (context.epoch - 1) else frozenset()
@@ -46,20 +45,17 @@ class RestartMarks:
     async def read(self) -> None:
         """Read the marks. The registrations are read afterwards, so that they are those of the marks or later."""
         self._versions = {}
-        store = self._context.store
-        if not self._context.in_cluster:
+        context = self._context
+        if not context.in_cluster:
             return
-        await store.ensure_path(znodes.RESTARTS)
-        for name in await store.get_children(znodes.RESTARTS):
-            stat = await store.exists(f"{znodes.RESTARTS}/{name}")
-            if stat is not None and name.isdigit():
-                self._versions[int(name)] = stat.version
+        names = await get_children_if_any(context.store, znodes.RESTARTS)
+        paths = {znodes.restart_path(int(name)): int(name) for name in names if name.isdigit()}
+        versions = await read_versions(context.store, paths, context.pause)
+        self._versions = {paths[path]: version for path, version in versions.items()}
 
     async def delete(self) -> None:
         """Delete the marks that were read, except of brokers that have registered again since."""
         versions, self._versions = self._versions, {}
-        for broker_id, version in versions.items():
-            try:
-                await self._context.write([Delete(znodes.restart_path(broker_id), version)])
-            except TransactionError as error:
-                logger.debug("the mark of a restart has changed broker=%d: %s", broker_id, error)
+        await self._context.delete_nodes(
+            [Delete(znodes.restart_path(broker_id), version) for broker_id, version in versions.items()]
+        )

@@ -26,7 +26,7 @@ from odradek.replication.metadata.loader import (
     load_topic,
     load_topics,
     read_node,
-    read_nodes,
+    read_versions,
 )
 from odradek.replication.metadata.reload import update_image
 from odradek.replication.metadata.store import (
@@ -126,19 +126,16 @@ class StoreChanges:
         """Watch the assignments of topics that are not watched yet, and follow those that have changed before."""
         self._watched_topics.intersection_update(names)
         new = [name for name in names if name not in self._watched_topics]
-        decoders = {znodes.topic_path(name): partial(_decode_version, name) for name in new}
-        found = await read_nodes(self._context.store, decoders, self._context.pause, self._on_topic)
-        for name, version in found.values():
+        paths = {znodes.topic_path(name): name for name in new}
+        versions = await read_versions(self._context.store, paths, self._context.pause, self._on_topic)
+        for path, version in versions.items():
+            name = paths[path]
             self._watched_topics.add(name)
             if version > 0 and name in self._context.image.topics:
                 self._follow_topic_later(name)
 
     async def _drop_notices(self, path: str, names: Sequence[str]) -> None:
-        for name in names:
-            try:
-                await self._context.write([Delete(f"{path}/{name}")])
-            except TransactionError as error:
-                logger.debug("a notice was removed already path=%s/%s: %s", path, name, error)
+        await self._context.delete_nodes([Delete(f"{path}/{name}") for name in names])
 
     async def _read_notices(self, path: str, names: Sequence[str], decode: Callable[[Node], T]) -> list[T]:
         """Return the notices that can be read."""
@@ -367,7 +364,3 @@ class StoreChanges:
                 image.put_broker_config(broker_id, configs)
                 return True
         return False
-
-
-def _decode_version(name: str, node: Node) -> tuple[str, int]:
-    return name, node.stat.version

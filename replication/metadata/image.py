@@ -13,6 +13,9 @@ from odradek.replication.metadata.topic_names import is_internal
 
 NO_LEADER = -1
 NO_CONTROLLER = -1
+NO_BROKER_EPOCH = -1
+"""In requests of brokers that do not have, or do not send, an epoch."""
+
 Configs = Mapping[str, str]
 
 SECURITY_PROTOCOL_IDS: Mapping[str, int] = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}

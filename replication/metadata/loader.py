@@ -55,9 +55,9 @@ async def read_image(
     """
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
     image.put_controller(*await load_controller(store))
-    for broker in await load_brokers(store, await _children(store, znodes.BROKER_IDS)):
+    for broker in await load_brokers(store, await get_children_if_any(store, znodes.BROKER_IDS)):
         image.put_broker(broker)
-    for topic in await load_topics(store, await _children(store, znodes.TOPICS), pause, watch, writes):
+    for topic in await load_topics(store, await get_children_if_any(store, znodes.TOPICS), pause, watch, writes):
         image.put_topic(topic)
     await _read_configs(store, image, pause)
 
@@ -73,7 +73,7 @@ async def _read_configs(store: MetadataStore, image: ClusterMetadata, pause: Pau
 
 async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> None:
     """Put topics and configurations into `image`, which must be empty; partitions have replicas, but no other state."""
-    for name, topic in (await _load_assignments(store, await _children(store, znodes.TOPICS))).items():
+    for name, topic in (await _load_assignments(store, await get_children_if_any(store, znodes.TOPICS))).items():
         partitions = tuple(
             PartitionMetadata(NO_LEADER, -1, topic.replicas[index], ()) for index in range(len(topic.replicas))
         )
@@ -187,7 +187,8 @@ async def _load_states(
     return topics
 
 
-async def _children(store: MetadataStore, path: str) -> list[str]:
+async def get_children_if_any(store: MetadataStore, path: str) -> list[str]:
+    """Return the names of a node's children; none if the node does not exist."""
     try:
         return await store.get_children(path)
     except NoNodeError:
@@ -203,6 +204,13 @@ def _decode_assignment(node: Node) -> znodes.TopicAssignment:
 
 def _decode_state(topic: znodes.TopicAssignment, index: int, node: Node) -> tuple[PartitionMetadata, int]:
     return znodes.decode_state(node.data, node.stat.version, topic, index), node.stat.modified_id
+
+
+async def read_versions(
+    store: MetadataStore, paths: Iterable[str], pause: Pause = no_pause, watch: Watcher | None = None
+) -> dict[str, int]:
+    """Return by path the versions of those of the nodes that exist; the parameters are those of `read_nodes`."""
+    return await read_nodes(store, dict.fromkeys(paths, lambda node: node.stat.version), pause, watch)
 
 
 async def read_nodes(
@@ -265,14 +273,14 @@ def _decode_broker(name: str, node: Node) -> BrokerMetadata:
 
 async def load_topic_configs(store: MetadataStore, pause: Pause = no_pause) -> dict[str, dict[str, str]]:
     """Return the explicit configurations of all topics. Raises StoreDamagedError."""
-    paths = [f"{znodes.TOPIC_CONFIGS}/{name}" for name in await _children(store, znodes.TOPIC_CONFIGS)]
+    paths = [f"{znodes.TOPIC_CONFIGS}/{name}" for name in await get_children_if_any(store, znodes.TOPIC_CONFIGS)]
     found = await read_nodes(store, dict.fromkeys(paths, _decode_config), pause)
     return {znodes.topic_of_config(path.rpartition("/")[2]): configs for path, configs in found.items()}
 
 
 async def load_broker_configs(store: MetadataStore) -> dict[int | None, dict[str, str]]:
     """Return the dynamic configurations of brokers; None stands for the default. Raises StoreDamagedError."""
-    names = await _children(store, znodes.BROKER_CONFIGS)
+    names = await get_children_if_any(store, znodes.BROKER_CONFIGS)
     decoders = {f"{znodes.BROKER_CONFIGS}/{name}": partial(_decode_broker_config, name) for name in names}
     return dict((await read_nodes(store, decoders)).values())
 

@@ -42,6 +42,7 @@ from odradek.replication.controller.propagation.requests import (
 )
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import (
+    NO_BROKER_EPOCH,
     NO_LEADER,
     SECURITY_PROTOCOL_IDS,
     BrokerMetadata,
@@ -56,7 +57,6 @@ from odradek.replication.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-NO_BROKER_EPOCH: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
 _SECURITY_PROTOCOLS: Final = {number: name for name, number in SECURITY_PROTOCOL_IDS.items()}
@@ -363,12 +363,12 @@ class BrokerControl:
         known = current.partitions if current is not None and is_known else (_UNASSIGNED,) * count
         changed = {state.partition_index: _to_cached(state) for state in update.partition_states}
         partitions = _merge(known, changed)
-        count = len(partitions)
-        while count and not partitions[count - 1].replicas:
-            count -= 1
-        if count:
+        end = len(partitions)
+        while end and not partitions[end - 1].replicas:
+            end -= 1
+        if end:
             if not is_internal(name):
-                partitions = partitions[:count]
+                partitions = partitions[:end]
             cache.put_topic(TopicMetadata(name, topic_id, partitions))
         elif is_known:
             cache.remove_topic(name)

@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.metadata.image import NO_BROKER_EPOCH, ClusterMetadata
 from odradek.replication.replicas.isr import IsrChange, IsrPhase, IsrState
 
 if TYPE_CHECKING:
-    from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.replicas.throttle import Throttle
 
 NEVER: Final = -(1 << 62)
 """A time before all times of the monotonic clock."""
-
-NO_BROKER_EPOCH: Final = -1
 
 CONFIRMED_WITHIN_MS: Final = 1_000
 """A fetch of a follower confirms the leadership for this time: twice the default of replica.fetch.wait.max.ms."""
@@ -59,7 +57,7 @@ class Replication:
 
     def __init__(
         self,
-        image: "ClusterMetadata",
+        image: ClusterMetadata,
         isr_changes: IsrChangeSender,
         monotonic_ms: Callable[[], int],
         lag_time_max_ms: int,

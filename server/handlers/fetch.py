@@ -33,7 +33,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.replicas.leader_state import NO_BROKER_EPOCH
+from odradek.replication.metadata.image import NO_BROKER_EPOCH
 from odradek.server.fetching.limited_read import (
     NO_RECORDS,
     FetchReader,

@@ -16,15 +16,12 @@ from odradek.protocol.messages.alter_partition import (
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.states.partition_states import RECOVERING
 from odradek.replication.controller.topics.changes import TopicChanges
-from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import NO_BROKER_EPOCH, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 
 logger = logging.getLogger(__name__)
 
 RECOVERED: Final = 0
-
-UNKNOWN_BROKER_EPOCH: Final = -1
-"""The epoch of all members from leaders of Kafka 3.9, and of the leader itself, whose epoch the request has."""
 
 
 class _Row(NamedTuple):
@@ -122,10 +119,13 @@ class AlterPartitionProcessor:
         )
 
     def _has_old_epoch(self, requested: AlterPartitionRequestPartitionData) -> bool:
-        """Return whether a member has registered again since the leader proposed it (KIP-903)."""
+        """Return whether a member has registered again since the leader proposed it (KIP-903).
+
+        Leaders of Kafka 3.9 send no epochs of members, and no leader sends its own, which the request has.
+        """
         brokers = self._context.image.brokers
         return any(
-            member.broker_epoch not in (UNKNOWN_BROKER_EPOCH, brokers[member.broker_id].epoch)
+            member.broker_epoch not in (NO_BROKER_EPOCH, brokers[member.broker_id].epoch)
             for member in requested.new_isr_with_epochs
         )
 

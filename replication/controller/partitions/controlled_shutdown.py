@@ -20,12 +20,10 @@ from odradek.replication.controller.propagation.requests import ReplicaToStop
 from odradek.replication.controller.states.partition_states import elect_leader_for_shutdown
 from odradek.replication.controller.states.replica_states import remove_from_isr
 from odradek.replication.controller.topics.changes import TopicChanges
-from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import NO_BROKER_EPOCH, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_BROKER_EPOCH = -1
 
 
 class ControlledShutdownProcessor:
@@ -46,7 +44,7 @@ class ControlledShutdownProcessor:
         broker = context.image.brokers.get(request.broker_id)
         if broker is None:
             return ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
-        if request.broker_epoch != UNKNOWN_BROKER_EPOCH and request.broker_epoch < broker.epoch:
+        if request.broker_epoch != NO_BROKER_EPOCH and request.broker_epoch < broker.epoch:
             return ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         logger.info("a broker is shutting down broker=%d", request.broker_id)
         context.shutting_down.add(request.broker_id)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, read_error_code
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
-from odradek.protocol.messages.stop_replica import StopReplicaResponse
+from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from odradek.replication.controller.events import Executor, ImmediateExecutor
 from odradek.replication.controller.propagation.broker_queue import (
     ControlChannel,
@@ -17,7 +17,6 @@ from odradek.replication.controller.propagation.broker_queue import (
     RemoteControlChannel,
 )
 from odradek.replication.controller.propagation.epoch_propagation import (
-    REPLICAS_PER_STOP,
     EpochPropagation,
     PropagationParts,
 )
@@ -135,13 +134,13 @@ class Propagation:
         cases of `stop_replicas`, nor if the broker has refused a whole request: it has restarted, or has a later
         controller.
         """
-        pending_responses = -(-len(partitions) // REPLICAS_PER_STOP)
+        remaining = len(partitions)
 
         def on_response(_: int, request: ControlRequest, response: ControlResponse) -> None:
-            nonlocal pending_responses
-            if response.error_code == ErrorCode.NONE:
-                pending_responses -= 1
-                if not pending_responses:
+            nonlocal remaining
+            if isinstance(request, StopReplicaRequest) and response.error_code == ErrorCode.NONE:
+                remaining -= sum(len(topic.partition_states) for topic in request.topic_states)
+                if not remaining:
                     done()
 
         replicas = [ReplicaToStop(topic, index, epoch, True) for topic, index, epoch in partitions]

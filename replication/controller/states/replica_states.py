@@ -35,20 +35,13 @@ def remove_from_isr(
     An ISR of which every member is removed stays: any of them may be elected later. Kafka removes one replica after the
     other and retains the last.
     """
-    isr = tuple([replica for replica in partition.isr if replica not in removed]) or partition.isr
-    leader = NO_LEADER if partition.leader in removed else partition.leader
-    if isr == partition.isr and leader == partition.leader:
-        return partition
-    return partition._replace(
-        leader=leader, isr=isr, leader_epoch=partition.leader_epoch + 1, controller_epoch=controller_epoch
-    )
+    return begin_epoch_if_changed(partition, remove_restarted(partition, removed), controller_epoch)
 
 
 def remove_restarted(partition: PartitionMetadata, restarted: Container[int]) -> PartitionMetadata:
-    """Return the partition without brokers in its ISR that have restarted, and without a leader if one of them led.
+    """Return the partition as `remove_from_isr`, but in the same leader epoch: further changes follow.
 
-    Their logs may lack records that the other members have, whether these are live or dead. An ISR of which every
-    member has restarted stays. The leader epoch is not changed.
+    Logs of brokers that have restarted may lack records that the other members have, whether these are live or dead.
     """
     isr = tuple([replica for replica in partition.isr if replica not in restarted]) or partition.isr
     leader = NO_LEADER if partition.leader in restarted else partition.leader
