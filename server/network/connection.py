@@ -112,7 +112,7 @@ class Connection:
             if self.in_progress is None:
                 self._begin(frame)
                 return
-            if self._append(frame, self.in_progress):
+            if self._may_begin() and self._append(frame):
                 return
         self.frames_received((frame,))
 
@@ -218,28 +218,24 @@ class Connection:
     def _may_begin(self) -> bool:
         """Return whether the next request does not have to wait for the requests in progress."""
         earlier = self.in_progress
-        return earlier is None or self._may_append_after(earlier)
-
-    def _may_append_after(self, earlier: RequestInProgress) -> bool:
-        return earlier.is_appended and len(self._appended) < _APPENDED_LIMIT and not self._is_next_refused
+        return earlier is None or (
+            earlier.is_appended and len(self._appended) < _APPENDED_LIMIT and not self._is_next_refused
+        )
 
     def _begin_or_append(self, frame: bytes | memoryview) -> None:
-        """Take the next request; put it back if the fast path refuses it."""
-        earlier = self.in_progress
-        if earlier is None:
+        """Take the next request, which may begin; put it back if the fast path refuses it."""
+        if self.in_progress is None:
             self._is_next_refused = False
             self._begin(frame)
-        elif not self._append(frame, earlier):
+        elif not self._append(frame):
             self._backlog.appendleft(frame)
 
-    def _append(self, frame: bytes | memoryview, earlier: RequestInProgress) -> bool:
-        """Append the batch of a request after that of the request in progress; return False if it has to wait."""
-        if not self._may_append_after(earlier):
-            return False
+    def _append(self, frame: bytes | memoryview) -> bool:
+        """Append the batch of the next request, which may begin; return False if the fast path refuses it."""
         appended = self._pipeline.append_next(frame)
         if appended is None:
             self._is_next_refused = True
-            self._scheduler.end_attempt(self, frame)
+            self._scheduler.end_request(self, frame, has_begun=False)
             return False
         self._appended.append(appended)
         self._scheduler.end_request(self, frame)

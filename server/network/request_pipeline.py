@@ -314,10 +314,6 @@ def _make_pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piec
         return out
     size = len(out) - SIZE_BYTES + sum([splice.region.size_bytes for splice in splices])
     _pack_size_into(out, 0, size)
-    if size <= _COPIED_RESPONSE_BYTES:
-        copied = _copy_regions(out, splices)
-        if copied is not None:
-            return copied
     view = memoryview(out)
     pieces: list[Piece] = []
     start = 0
@@ -328,21 +324,21 @@ def _make_pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piec
         start = position
     if start < len(out):
         pieces.append(view[start:])
-    return pieces
+    return (_copy(pieces) if size <= _COPIED_RESPONSE_BYTES else None) or pieces
 
 
-def _copy_regions(out: bytearray, splices: list[Splice]) -> bytearray | None:
-    """Return the whole response; None if a file cannot be read, which `sendfile` then reports."""
-    parts: list[memoryview | bytes] = []
-    view, start = memoryview(out), 0
-    for position, region in splices:
+def _copy(pieces: list[Piece]) -> bytearray | None:
+    """Return a response in one piece; None if a file cannot be read, which `sendfile` then reports."""
+    parts: list[bytes | bytearray | memoryview] = []
+    for piece in pieces:
+        if isinstance(piece, (bytes, bytearray, memoryview)):
+            parts.append(piece)
+            continue
         try:
-            records = region.read()
+            records = piece.read()
         except OSError:
             return None
-        if len(records) < region.size_bytes:
+        if len(records) < piece.size_bytes:
             return None
-        parts += (view[start:position], records)
-        start = position
-    parts.append(view[start:])
+        parts.append(records)
     return bytearray().join(parts)

@@ -110,31 +110,23 @@ class RequestScheduler:
         if self._wake is not None:
             self._ask_for_serve(self._wake)
 
-    def end_request(self, connection: "Connection", frame: bytes | memoryview) -> None:
-        """Record the cost of a request that has ended, and began when the work before it ended."""
+    def end_request(self, connection: "Connection", frame: bytes | memoryview, *, has_begun: bool = True) -> None:
+        """Count the time of a request, which began when the work before it ended.
+
+        The time is the expected cost of the next request like it, unless the request was only tried and has to wait.
+        """
         api_key = frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
         now_s = self._clock()
         cost_s = now_s - self.ended_s
         self.ended_s = now_s
-        if api_key == connection.api_key:
+        if has_begun and api_key == connection.api_key:
             most_s = 2 * connection.expected_s + _OUTLIER_S
             connection.expected_s = cost_s if cost_s < most_s else most_s
-        else:
+        elif has_begun:
             connection.api_key = api_key
             connection.expected_s = cost_s
             self._api_costs_s[api_key] = (self._api_costs_s.get(api_key, cost_s) + cost_s) / 2
         if cost_s > NOTABLE_S:
-            self._watchdog.record_request(cost_s, connection, api_key)
-        if now_s - self._began_s >= DIRECT_S:
-            self.is_direct = False
-
-    def end_attempt(self, connection: "Connection", frame: bytes | memoryview) -> None:
-        """Count the time of a request that was tried and has to wait. Its cost is recorded when it ends."""
-        now_s = self._clock()
-        cost_s = now_s - self.ended_s
-        self.ended_s = now_s
-        if cost_s > NOTABLE_S:
-            api_key = frame[API_KEY_POSITION] if len(frame) > API_KEY_POSITION else NO_API_KEY
             self._watchdog.record_request(cost_s, connection, api_key)
         if now_s - self._began_s >= DIRECT_S:
             self.is_direct = False
