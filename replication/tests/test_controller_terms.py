@@ -5,8 +5,8 @@ from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.tests.cluster_requests import create, delete, states, topic_id
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import create, delete, states, topic_id
 
 
 def refuse_each_other(world):

@@ -6,9 +6,9 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.store import run_now
+from odradek.replication.tests.cluster_requests import create, states
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import broker
-from odradek.replication.tests.test_propagation import create, states
 
 DAMAGED = b"{"
 

@@ -5,9 +5,9 @@ import pytest
 from odradek.replication.controller.topics import changes
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import run_now
+from odradek.replication.tests.cluster_requests import create, states
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import broker
-from odradek.replication.tests.test_propagation import create, states
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.store import Create, Delete, run_now
+from odradek.replication.tests.cluster_requests import create, nodes, shut_down, states, topic_id
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import create, nodes, shut_down, states, topic_id
 from odradek.replication.tests.test_replica_recovery import fail_directory, offline
 
 

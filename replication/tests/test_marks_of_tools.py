@@ -10,9 +10,9 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER
 from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import NoNodeError, run_now
+from odradek.replication.tests.cluster_requests import alter_row, create, nodes, states
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_operator_requests import row
-from odradek.replication.tests.test_propagation import alter_row, create, nodes, states
 from odradek.replication.tests.test_reassignment_in_cluster import begin, partition_epoch
 from odradek.replication.tests.test_replica_recovery import complete_reassignment
 

@@ -6,12 +6,6 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from odradek.protocol.messages.alter_partition import (
-    AlterPartitionRequest,
-    AlterPartitionRequestBrokerState,
-    AlterPartitionRequestPartitionData,
-    AlterPartitionRequestTopicData,
-)
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopReplicaResponseStopReplicaPartitionError
@@ -25,6 +19,15 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import Create, run_now
+from odradek.replication.tests.cluster_requests import (
+    alter_row,
+    create,
+    delete,
+    nodes,
+    shut_down,
+    states,
+    topic_id,
+)
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import broker
 
@@ -34,24 +37,6 @@ E = ErrorCode
 @pytest.fixture
 def world():
     return World()
-
-
-def topic_id(name):
-    return name.encode().rjust(16, b"_")
-
-
-def create(world, name, *replicas):
-    controller = world.active.controller
-    partitions = tuple(new_partition(row, controller.image.brokers, controller.epoch) for row in replicas)
-    errors = world.run(
-        controller.create_topics([NewTopic(TopicMetadata(name, topic_id(name), partitions), {})])
-    )
-    assert errors == {}
-
-
-def states(world, name):
-    topic = run_now(load_topic(world.server.connect(), name))
-    return [(p.leader, p.leader_epoch, p.isr) for p in topic.partitions]
 
 
 def test_a_first_broker_is_the_controller_and_gets_its_own_updates():
@@ -252,36 +237,32 @@ def test_a_response_of_a_brokers_earlier_epoch_takes_no_replica_offline(world):
     assert world.active.controller.image.topics["t"].partitions[0].offline == ()
 
 
-@pytest.mark.parametrize(("failures", "is_applied"), [(3, True), (21, False)])
-def test_a_request_that_fails_in_the_broker_is_sent_again_a_few_times(world, failures, is_applied):
-    """It was taken as answered at once, so that the broker kept its old role until the next election."""
-    fake = world.fakes[2]
-    update, codes = fake.leader_and_isr, [E.UNKNOWN_SERVER_ERROR] * failures
+def respond_with_error(request):
+    return LeaderAndIsrResponse(error_code=E.UNKNOWN_SERVER_ERROR)
 
-    async def refuse(request):
-        return LeaderAndIsrResponse(error_code=codes.pop()) if codes else await update(request)
 
-    fake.leader_and_isr = refuse
-    create(world, "t", (1, 2))
-    for _ in range(failures):
-        world.executor.wake()
-        world.executor.finish()
-    assert (("t", 0) in fake.roles) is is_applied
-    assert ("t", 0) in fake.cache
+def raise_error(request):
+    raise RuntimeError("an error")
 
 
 @pytest.mark.parametrize(("failures", "is_applied"), [(3, True), (21, False)])
-def test_an_error_of_the_controllers_own_broker_does_not_keep_later_requests_back(world, failures, is_applied):
-    """A request on which it failed was repeated forever: its broker got no further role and no metadata."""
-    fake = world.fakes[1]
-    update, errors = fake.leader_and_isr, [RuntimeError("an error")] * failures
+@pytest.mark.parametrize(("broker_id", "fail"), [(2, respond_with_error), (1, raise_error)])
+def test_a_request_that_fails_in_the_broker_is_sent_again_a_few_times(world, broker_id, fail, failures, is_applied):
+    """An error was taken for an answer, so that the broker kept its old role until the next election.
 
-    async def fail(request):
-        if errors:
-            raise errors.pop()
-        return await update(request)
+    A request on which the controller's own broker (1) failed was repeated forever: its broker got no further role and
+    no metadata.
+    """
+    fake = world.fakes[broker_id]
+    update, failed = fake.leader_and_isr, []
 
-    fake.leader_and_isr = fail
+    async def apply(request):
+        if len(failed) == failures:
+            return await update(request)
+        failed.append(request)
+        return fail(request)
+
+    fake.leader_and_isr = apply
     create(world, "t", (1, 2))
     for _ in range(failures):
         world.executor.wake()
@@ -318,142 +299,6 @@ def test_stop_replica_follows_the_publications_before_it(world):
     assert (broker_id, [row.error_code for row in response.partition_errors]) == (2, [0])
 
 
-# AlterPartition
-
-
-def alter(world, name, index, isr, *, leader=1, leader_epoch=0, partition_epoch=0, recovery=0, epoch=None, version=3,
-          members=None):
-    if epoch is None:
-        epoch = world.fakes[leader].epoch
-    epochs = members or dict.fromkeys(isr, -1)
-    members = [AlterPartitionRequestBrokerState(broker_id=one, broker_epoch=epochs[one]) for one in isr]
-    row = AlterPartitionRequestPartitionData(
-        partition_index=index,
-        leader_epoch=leader_epoch,
-        new_isr=isr if version < 3 else [],
-        new_isr_with_epochs=members if version >= 3 else [],
-        leader_recovery_state=recovery,
-        partition_epoch=partition_epoch,
-    )
-    request = AlterPartitionRequest(
-        broker_id=leader,
-        broker_epoch=epoch,
-        topics=[AlterPartitionRequestTopicData(topic_id=topic_id(name), partitions=[row])],
-    )
-    return world.run(world.active.controller.alter_partition(request))
-
-
-def alter_row(*arguments, **options):
-    response = alter(*arguments, **options)
-    assert response.error_code == 0
-    [topic] = response.topics
-    [row] = topic.partitions
-    return row
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_alter_partition_changes_the_isr_without_a_new_leader_epoch(world, version):
-    """Section 5: AlterPartition keeps the leader epoch and rewrites the controller epoch; UpdateMetadata follows."""
-    create(world, "t", (1, 2, 3))
-    world.take()
-    row = alter_row(world, "t", 0, [1, 3], version=version)
-    assert (row.error_code, row.leader_id, row.leader_epoch, row.isr, row.partition_epoch) == (0, 1, 0, [1, 3], 1)
-    assert states(world, "t") == [(1, 0, (1, 3))]
-    update = [("UM", [1, 2, 3], {"t-0": (1, 0, [1, 3])})]
-    assert world.take() == {1: update, 2: update, 3: update}
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"leader_epoch": 1}, E.NOT_CONTROLLER),
-        ({"partition_epoch": 1}, E.NOT_CONTROLLER),
-        ({"isr": [1, 2, 3]}, E.NONE),
-        ({"recovery": 1}, E.INVALID_REQUEST),
-        ({"isr": [1], "recovery": 1}, E.INVALID_REQUEST),
-        ({"isr": [1, 4]}, E.INVALID_REQUEST),
-        ({"isr": [2]}, E.INVALID_REQUEST),
-        ({"leader": 2}, E.INVALID_REQUEST),
-        ({"name": "unknown"}, E.UNKNOWN_TOPIC_ID),
-        ({"index": 1}, E.UNKNOWN_TOPIC_OR_PARTITION),
-    ],
-)
-def test_alter_partition_refuses_a_partition(world, options, error):
-    create(world, "t", (1, 2, 3))
-    world.take()
-    arguments = {"name": "t", "index": 0, "isr": [1, 2]} | options
-    row = alter_row(world, arguments.pop("name"), arguments.pop("index"), arguments.pop("isr"), **arguments)
-    assert row.error_code == error
-    assert states(world, "t") == [(1, 0, (1, 2, 3))]
-    assert world.take() == {}
-
-
-def test_alter_partition_refuses_old_epochs_and_ineligible_replicas(world):
-    create(world, "t", (1, 2, 3))
-    assert alter_row(world, "t", 0, [1, 3]).error_code == E.NONE
-    assert alter_row(world, "t", 0, [1, 3]).error_code == E.NONE
-    assert alter_row(world, "t", 0, [1]).error_code == E.INVALID_UPDATE_VERSION
-    world.crash(3)
-    world.executor.finish()
-    assert states(world, "t") == [(1, 1, (1,))]
-    assert alter_row(world, "t", 0, [1, 2], partition_epoch=1).error_code == E.FENCED_LEADER_EPOCH
-    now = {"leader_epoch": 1, "partition_epoch": 2}
-    assert alter_row(world, "t", 0, [1, 3], **now).error_code == E.INELIGIBLE_REPLICA
-    world.active.controller.context.shutting_down.add(2)
-    assert alter_row(world, "t", 0, [1, 2], **now).error_code == E.INELIGIBLE_REPLICA
-    assert states(world, "t") == [(1, 1, (1,))]
-
-
-def test_alter_partition_refuses_a_member_that_has_restarted_since_it_was_proposed(world):
-    """KIP-903: the restart removed nothing from the ISR, and the member may lack records that the leader counts."""
-    create(world, "t", (1, 2, 3))
-    assert alter_row(world, "t", 0, [1, 3]).error_code == E.NONE
-    proposed = {1: -1, 2: world.fakes[2].epoch, 3: world.fakes[3].epoch}
-    world.crash(2)
-    world.start(2)
-    row = alter_row(world, "t", 0, [1, 3, 2], partition_epoch=1, members=proposed)
-    assert row.error_code == E.INELIGIBLE_REPLICA
-    proposed[2] = world.fakes[2].epoch
-    row = alter_row(world, "t", 0, [1, 3, 2], partition_epoch=1, members=proposed)
-    assert (row.error_code, row.isr) == (E.NONE, [1, 3, 2])
-
-
-def test_alter_partition_refuses_brokers_and_controllers_that_are_not(world):
-    create(world, "t", (1, 2, 3))
-    assert alter(world, "t", 0, [1, 3], epoch=0).error_code == E.STALE_BROKER_EPOCH
-    assert alter(world, "t", 0, [1, 3], leader=9, epoch=0).error_code == E.STALE_BROKER_EPOCH
-    request = AlterPartitionRequest(broker_id=1, broker_epoch=world.fakes[1].epoch)
-    assert world.run(world.nodes[2].controller.alter_partition(request)).error_code == E.NOT_CONTROLLER
-
-
-def test_a_state_that_another_wrote_is_read_again(world):
-    """Section 2: a conditional write may already have succeeded; BADVERSION means to read again."""
-    create(world, "t", (1, 2, 3))
-    partition = world.active.controller.image.topics["t"].partitions[0]
-    run_now(
-        world.nodes[2].store.set(znodes.state_path("t", 0), znodes.encode_state(partition._replace(isr=(1, 2))))
-    )
-    assert alter_row(world, "t", 0, [1, 3]).error_code == E.INVALID_UPDATE_VERSION
-    assert alter_row(world, "t", 0, [1, 2]).error_code == E.NONE
-    world.crash(2)
-    world.executor.finish()
-    assert states(world, "t") == [(1, 1, (1,))]
-
-
-def test_a_state_of_a_later_controller_makes_the_controller_resign(world):
-    """Section 6: a state with a higher controller epoch aborts."""
-    create(world, "t", (1, 2, 3))
-    first = world.nodes[1]
-    partition = first.controller.image.topics["t"].partitions[0]
-    later = znodes.encode_state(partition._replace(isr=(1, 2), controller_epoch=2))
-    run_now(world.nodes[2].store.set(znodes.state_path("t", 0), later))
-    assert alter(world, "t", 0, [1, 3]).error_code == E.NOT_CONTROLLER
-    world.executor.finish()
-    assert world.active.controller.epoch == 2
-    assert first.controller.epoch == 2 or not first.propagation.is_active
-    assert states(world, "t") == [(1, 0, (1, 2))]
-
-
 # Topics of other brokers
 
 
@@ -476,14 +321,6 @@ def test_a_topic_that_another_broker_created_begins_with_its_live_replicas(world
 
 
 # Deletion
-
-
-def nodes(world, path):
-    return run_now(world.server.connect().get_children(path))
-
-
-def delete(world, *names):
-    return world.run(world.active.controller.delete_topics(names))
 
 
 def test_a_deleted_topic_leaves_the_caches_and_then_its_replicas_are_deleted(world):
@@ -684,13 +521,6 @@ def test_configurations_reach_the_caches_of_all_brokers(world):
 
 
 # Other requests of brokers
-
-
-def shut_down(world, broker_id, epoch=None):
-    epoch = world.fakes[broker_id].epoch if epoch is None else epoch
-    request = ControlledShutdownRequest(broker_id=broker_id, broker_epoch=epoch)
-    response = world.run(world.active.controller.controlled_shutdown(request))
-    return response.error_code, [(row.topic_name, row.partition_index) for row in response.remaining_partitions]
 
 
 def test_controlled_shutdown_moves_leaderships_and_shrinks_isrs(world):

@@ -6,8 +6,8 @@ from odradek.replication.controller.states.partition_states import elect_leader
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import SetData, run_now
+from odradek.replication.tests.cluster_requests import alter, create, states
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import alter, create, states
 
 
 @pytest.fixture

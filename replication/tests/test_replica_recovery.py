@@ -8,8 +8,8 @@ from odradek.replication.controller.events import EventKind
 from odradek.replication.controller.partitions import reassignment
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import run_now
+from odradek.replication.tests.cluster_requests import alter_row, create, states
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import alter_row, create, states
 from odradek.replication.tests.test_reassignment_in_cluster import begin, node, partition_epoch
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import StoreDamagedError, run_now
+from odradek.replication.tests.cluster_requests import create, delete, nodes, states
 from odradek.replication.tests.cluster_support import World
-from odradek.replication.tests.test_propagation import create, delete, nodes, states
 
 
 @pytest.fixture
