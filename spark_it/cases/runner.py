@@ -30,12 +30,13 @@ from odradek.spark_it.definition.spec import Case, Pipeline
 from odradek.spark_it.formats.format import FormatError
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.spark.columns import column
-from odradek.spark_it.spark.errors import describe_error
+from odradek.spark_it.spark.errors import describe_error, is_worker_not_started
 from odradek.spark_it.spark.internals import has_logical_node
 from odradek.spark_it.transforms.output_mode import find_output_mode
 from odradek.spark_it.transforms.plan import Plan, PlanResult, union_dead_letters
 
 _TIMEOUT_S = 300
+_STARTS = 3
 _END_OF_TIME_MS = 253_402_300_799_000
 
 
@@ -179,11 +180,21 @@ class _CaseRun:
                 failures.append(find_bad_record(error) or error)
                 raise RuntimeError(f"batch {batch_id} failed") from None
 
+        def run_to_end() -> None:
+            for starts_left in range(_STARTS - 1, -1, -1):
+                try:
+                    self._run_to_end(frame, mode, guarded, checkpoint)
+                    break
+                except PySparkException as error:
+                    # The query continues at its checkpoint. A batch that `take` has received is not repeated.
+                    if failures or not starts_left or not is_worker_not_started(error):
+                        raise
+
         checkpoint = self._folder / "checkpoint" / name
         try:
-            self._run_to_end(frame, mode, guarded, checkpoint)
+            run_to_end()
             if self._has_watermark and _close_windows(checkpoint):
-                self._run_to_end(frame, mode, guarded, checkpoint)
+                run_to_end()
         except PySparkException as error:
             failure = failures[0] if failures else error
             if isinstance(failure, Exception):

@@ -46,7 +46,7 @@ from odradek.spark_it.sinks.connectors import make_sink
 from odradek.spark_it.sources.connectors import make_stream
 from odradek.spark_it.sources.file_lines import make_locator
 from odradek.spark_it.spark import session
-from odradek.spark_it.spark.errors import describe_error, is_broker_unavailable
+from odradek.spark_it.spark.errors import describe_error, is_broker_unavailable, is_worker_not_started
 from odradek.spark_it.spark.events import Events
 from odradek.spark_it.spark.packages import PackagesError
 from odradek.spark_it.spark.session import SessionError
@@ -256,8 +256,8 @@ class _PipelineRun:
         reporter: Reporter,
         start: RunStart,
     ) -> None:
-        """Run the query until it ends. Restart it from its checkpoint if the broker of a source is unavailable or Spark
-        refuses a new partition. Raises RunError."""
+        """Run the query until it ends. Restart it from its checkpoint if the broker of a source is unavailable, if a
+        Python worker does not start in time, or if Spark refuses a new partition. Raises RunError."""
         backoff = Backoff(self._pipeline.errors)
         while True:
             last_batch = reporter.batch
@@ -270,12 +270,12 @@ class _PipelineRun:
             if reporter.batch > last_batch:
                 backoff.reset()
             reason = str(failure) if isinstance(failure, _KNOWN_FAILURES) else _describe_error(failure)
-            is_transient = not isinstance(failure, _KNOWN_FAILURES) and is_broker_unavailable(failure)
-            delay_s = backoff.next_delay_s() if is_transient else None
+            transient = None if isinstance(failure, _KNOWN_FAILURES) else _find_transient_cause(failure)
+            delay_s = backoff.next_delay_s() if transient else None
             if delay_s is None:
                 reporter.report_problem(reason)
                 raise RunError(reason) from failure
-            reporter.report_problem(f"a source's broker is unavailable: {reason}; retrying in {delay_s:g} s")
+            reporter.report_problem(f"{transient}: {reason}; retrying in {delay_s:g} s")
             if self._stop.wait(delay_s):
                 return
 
@@ -322,6 +322,15 @@ class _PipelineRun:
             time.sleep(_POLL_S / 10)
         query.stop()
         return batch_function.failure
+
+
+def _find_transient_cause(failure: BaseException) -> str | None:
+    """Return why a query failed that may succeed when it is started again; None if it would fail again."""
+    if is_broker_unavailable(failure):
+        return "a source's broker is unavailable"
+    if is_worker_not_started(failure):
+        return "a Python worker did not start within Spark's 10 s"
+    return None
 
 
 Batches = Callable[[DataFrame, int], BatchOutcome]

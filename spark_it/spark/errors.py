@@ -13,6 +13,7 @@ _BROKER_UNAVAILABLE = re.compile(
     r"(?:Timeout|Disconnect|Network|BrokerNotAvailable|CoordinatorNotAvailable|LeaderNotAvailable|NotLeaderOrFollower)"
     r"Exception|Cannot fetch record for offset \d+ in \d+ milliseconds"
 )
+_WORKER_NOT_CONNECTED = "Python worker failed to connect back"
 _DATA_LOSS = re.compile(
     r"set the source option failOnDataLoss to false\.\s+Reason:\s+(.+?)(?=\s+SQLSTATE:|\n\s*at |\n===|\Z)", re.DOTALL
 )
@@ -27,6 +28,12 @@ _NO_READER = "UnboundLocalError: cannot access local variable 'reader'"
 def is_broker_unavailable(error: BaseException) -> bool:
     """Return whether Spark's Kafka source failed because a broker did not respond."""
     return _BROKER_UNAVAILABLE.search(str(error)) is not None
+
+
+def is_worker_not_started(error: BaseException) -> bool:
+    """Return whether a Python worker did not connect to Spark within 10 s, Spark's fixed limit, for lack of CPU time.
+    The limit holds for workers that Spark starts without its daemon: those of the driver, as for transformWithState."""
+    return _WORKER_NOT_CONNECTED in str(error)
 
 
 def describe_error(error: BaseException) -> str:

@@ -1,5 +1,7 @@
 """`[[test]]` cases, run as streams."""
 
+import sys
+
 import pytest
 
 from odradek.spark_it.cases.runner import CaseResult, make_report, run
@@ -136,6 +138,49 @@ def test_keys_headers_and_positions_of_records(problems):
         '  - { _topic = "orders", p = 0, o = 0 }',
         '  + { _topic = "orders", p = 0, o = 0, _timestamp = "1970-01-01T00:00:00Z" }',
     ]
+
+
+SESSIONS = """
+from typing import Any, Iterator
+
+import pandas as pd
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+
+class Count(StatefulProcessor):
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        pass
+
+    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timers: Any) -> Iterator[pd.DataFrame]:
+        yield pd.DataFrame({"order_id": [key[0]], "n": [sum(len(frame) for frame in rows)]})
+
+    def close(self) -> None:
+        pass
+
+
+def count(orders):
+    return orders.groupBy("order_id").transformWithStateInPandas(
+        Count(), outputStructType="order_id BIGINT, n BIGINT", outputMode="Append", timeMode="None"
+    )
+"""
+
+
+def test_a_case_is_started_again_if_sparks_worker_does_not_connect(problems, spark, tmp_path, monkeypatch):
+    (tmp_path / "counts_of_orders.py").write_text(SESSIONS, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    failed = tmp_path / "failed"
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\ncase $* in *driver_worker*) [ -e {failed} ] || {{ touch {failed}; exit 1; }} ;; esac\n"
+        f'PYTHONPATH="{tmp_path}:$PYTHONPATH" exec {sys.executable} "$@"\n',
+        "utf-8",
+    )
+    python.chmod(0o700)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    counts = '[[transform]]\nname = "counts"\npython = "counts_of_orders.count"\n'
+    given = order(1, "5.00", "00:00:01") + ", " + order(1, "6.00", "00:00:02")
+    assert problems(SOURCE + counts + CONSOLE + case("two", given, "{ order_id = 1, n = 2 }")) == {"two": ()}
+    assert failed.exists()
 
 
 @pytest.mark.process  # the fixture with Java's options for this folder starts Java

@@ -3,7 +3,7 @@ from pyspark.errors import PySparkException
 
 from odradek.spark_it.dead_letters.bad_records import find_bad_record
 from odradek.spark_it.dead_letters.headers import FailureStage, RecordOrigin
-from odradek.spark_it.spark.errors import describe_error, find_sql_line, is_broker_unavailable
+from odradek.spark_it.spark.errors import describe_error, find_sql_line, is_broker_unavailable, is_worker_not_started
 
 TASK = """An error occurred while calling o150.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent \
@@ -107,6 +107,12 @@ def test_a_data_source_without_a_reader():
 )
 def test_a_broker_that_does_not_answer(text, is_away):
     assert is_broker_unavailable(PySparkException(text)) == is_away
+
+
+def test_a_worker_that_does_not_start_in_time():
+    text = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: Python worker failed to connect back."
+    assert is_worker_not_started(PySparkException(text))
+    assert not is_worker_not_started(PySparkException("java.util.concurrent.TimeoutException: Futures timed out"))
 
 
 LOST = """Some data may have been lost because they are not available in Kafka any more;
