@@ -7,6 +7,7 @@ from odradek.log.flush import LogFlusher
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.replay import MarkerFields, parse_marker
 from odradek.log.roll import SegmentRoller
+from odradek.log.segments.segment import Segment
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import Piece
 from odradek.log.validation.batch import (
@@ -303,10 +304,7 @@ class Appender:
         least_bytes = min(size_bytes, log.segment_limit_bytes)
         try:
             segment = self._segment_for(least_bytes, first_offset, last_offset, max_timestamp, now_ms)
-            for header in headers:
-                if header.partition_leader_epoch != log.leader_epochs.latest_epoch:
-                    log.assign_epoch(header.partition_leader_epoch, header.base_offset)
-            segment.append_batches(batches, extents)
+            self._write_replicated(segment, headers, batches, extents)
             segment.has_checked_batches = False
             log.log_end_offset = last_offset + 1
             for header, marker in zip(headers, markers, strict=True):
@@ -315,6 +313,29 @@ class Appender:
         except OSError as error:
             raise log.refuse_or_fail("append", error) from error
         return AppendInfo(log, first_offset, last_offset, max_timestamp, -1, size_bytes, False)
+
+    def _write_replicated(
+        self,
+        segment: Segment,
+        headers: list[BatchHeader],
+        batches: list[memoryview],
+        extents: list[tuple[int, int, int]],
+    ) -> None:
+        """Begin the leader epochs of replicated batches, and write these. If it raises OSError, nothing has changed."""
+        log = self._log
+        before = log.leader_epochs
+        try:
+            # A checkpoint with the epochs of batches that were refused must not be found after a crash.
+            log.write_epochs()
+            for header in headers:
+                if header.partition_leader_epoch != log.leader_epochs.latest_epoch:
+                    log.assign_epoch(header.partition_leader_epoch, header.base_offset)
+            segment.append_batches(batches, extents)
+        except OSError:
+            if log.leader_epochs is not before:
+                log.leader_epochs = before
+                before.dirty = True
+            raise
 
     def _replicated_batches(
         self, records: memoryview, leader_epoch: int | None

@@ -1,9 +1,12 @@
 """Appends of a follower: the leader's bytes, unchanged, with all that the log derives from them."""
 
+import errno
+
 import pytest
 
 from odradek.log.append import UnexpectedOffsetError
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, memory_fs, open_log, read_all
 from odradek.log.validation.batch import Origin, chunk_batches
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -130,6 +133,28 @@ def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
         follow(log, one(offset, value=b"x" * (900 if offset == 1 else 10)))
     assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
     assert [offset for offset, _ in read_all(log)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("refused", "after"), [(".log", 1), ("leader-epoch-checkpoint", 1), ("leader-epoch-checkpoint", 2)]
+)
+@pytest.mark.parametrize("is_repeated", [True, False])
+def test_refused_batches_leave_no_leader_epochs(refused: str, after: int, is_repeated: bool) -> None:
+    """Batches of a lower epoch than the log's would be refused for ever."""
+    log = open_log()
+    follow(log, one(0, 2))
+    fs = memory_fs(log)
+    fs.fail("write", after=after, error=errno.ENOSPC, path_contains=refused)
+    with pytest.raises(DiskFullError):
+        follow(log, one(1, 2), one(2, 3), one(3, 5))
+    assert (log.log_end_offset, log.leader_epochs.entries) == (1, [(2, 0)])
+    if is_repeated:
+        follow(log, one(1, 2), one(2, 3), one(3, 5))
+    else:
+        follow(log, one(1, 2), one(2, 2), one(3, 2))
+    expected = [(2, 0), (3, 2), (5, 3)] if is_repeated else [(2, 0)]
+    assert log.leader_epochs.entries == expected
+    assert open_log(fs, is_clean=False).leader_epochs.entries == expected
 
 
 @pytest.mark.parametrize(("max_batches", "max_bytes"), [(1, 10_000), (3, 10_000), (100, 150), (100, 1), (100, 10_000)])
