@@ -196,15 +196,21 @@ class _Fetch:
         if len(wanted) > PARTITIONS_PER_STEP:
             return self._run_in_slices(self._read_first(wanted))
         self._find_targets(wanted.items())
+        may_wait = request.max_wait_ms > 0
+        if self.reader.follower >= 0 and may_wait:
+            # Before the read: the progress that it records completes requests, and that may cause appends.
+            self._watch(self._make_operation(), self.targets)
         read = self._make_first_read()
         self._read(read, self.targets)
         self._add_refused(read, 0, len(self.refused))
-        if self._has_read_enough(read) or request.max_wait_ms <= 0:
+        if not may_wait or self._has_read_enough(read):
+            if self.operation is not None:
+                self.operation.drop()
             return self._respond(read)
-        operation = self._make_operation()
-        self._watch(operation, self.targets)
+        if self.operation is None:
+            self._watch(self._make_operation(), self.targets)
         self.available_bytes = read.read_bytes
-        return self._wait(operation)
+        return self._wait()
 
     # -- a fetch of many partitions --------------------------------------------------------------------------------
 
@@ -214,12 +220,7 @@ class _Fetch:
     def _wait_or_respond(self, response: FetchResponse | None) -> "Reply[FetchResponse]":
         if response is not None:
             return response
-        operation = self.operation
-        assert operation is not None
-        outcome = self._wait(operation)
-        if operation.changed:
-            operation.wake()
-        return outcome
+        return self._wait()
 
     def _begin_in_steps(self) -> FirstReadSteps:
         requested: FetchPartitions = OrderedDict()
@@ -372,16 +373,21 @@ class _Fetch:
             for target in targets:
                 operation.watch(target, log_end=log_end)
 
-    def _wait(self, operation: DelayedOperation[FetchResponse]) -> "Deferred[FetchResponse]":
+    def _wait(self) -> "Deferred[FetchResponse]":
         """Wait for max_wait_ms, or for at most ENDED_INPUT_WAIT_MS if the client has closed its side of the connection.
 
-        A waiting fetch may hold much memory.
+        A waiting fetch may hold much memory. Watched partitions may have changed before the wait begins.
         """
+        operation = self.operation
+        assert operation is not None
         max_wait_ms = self.request.max_wait_ms
         if self.context.has_input_ended:
             max_wait_ms = min(max_wait_ms, ENDED_INPUT_WAIT_MS)
         operation.allow_shortening(self.services.reactor, ENDED_INPUT_WAIT_MS)
-        return operation.begin(self.services.reactor, max_wait_ms)
+        waiting = operation.begin(self.services.reactor, max_wait_ms)
+        if operation.changed:
+            operation.wake()
+        return waiting
 
     def _try_complete(self) -> "Reply[FetchResponse] | None":
         if self.watch is not None or len(self.targets) + len(self.refused) > 1:

@@ -66,6 +66,7 @@ def test_a_fetch_records_progress_and_returns_the_high_watermark_that_results(wo
     follower = world.partition("t").followers[2]
     assert (follower.log_end_offset, follower.log_start_offset, follower.broker_epoch) == (1, 0, 4)
     assert (row.high_watermark, world.high_watermark()) == (1, 1)
+    assert not world.partition("t").log_end_watchers
     [row] = rows(world.replica_fetch((0, 2, {}), max_wait_ms=0))
     assert row.high_watermark == 2
 
@@ -182,6 +183,35 @@ def test_each_request_records_progress_once(world, monkeypatch):
     world.append("t")
     assert len(answers) == 1
     assert world.partition("t").followers[2].fetch_ms == 0
+
+
+class NextWrite:
+    """A coordinator that appends when its last record is replicated."""
+
+    def __init__(self, world, index):
+        self.world = world
+        self.index = index
+
+    def wake(self):
+        del self.world.partition("t", 1).watchers[self]
+        self.world.append("t", self.index)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("is_in_session", [True, False])
+def test_an_append_that_the_progress_of_a_follower_causes_ends_its_wait(world, index, is_in_session):
+    """The follower would get the records after replica.fetch.wait.max.ms, or with those of another append."""
+    world.append("t", 1)
+    session = {}
+    if is_in_session:
+        opened = world.replica_fetch((0, 0, {}), (1, 0, {}), session_epoch=0, max_wait_ms=0)
+        session = {"session_id": opened.session_id, "session_epoch": 1}
+    world.partition("t", 1).watchers[NextWrite(world, index)] = None
+    asked = [(world.id, at, at, {"current_leader_epoch": EPOCH, "log_start_offset": 0}) for at in (0, 1)]
+    state = FetchRequestReplicaState(replica_id=2)
+    response = world.start_fetch(*asked, version=IN_CLUSTER, replica_state=state, **session).result
+    [row] = [row for row in rows(response) if row.records]
+    assert row.partition_index == index
 
 
 def test_a_large_fetch_of_a_follower_is_read_in_slices(world, monkeypatch):
