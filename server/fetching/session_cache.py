@@ -87,7 +87,7 @@ class FetchSession:
     is_busy: a request is being applied in steps, and no other is accepted
     is_privileged: the fetcher is a follower. A consumer's session displaces this one only if it is stale (EVICTION_MS)
     counted: the number of partitions that the cache counts for this session
-    watch: of a follower's session, from its first incremental fetch on
+    watch: of a session that a follower opened
     """
 
     __slots__ = (

@@ -37,7 +37,6 @@ class _WatchedTarget(FetchTarget):
         self.watch = watch
         self.follower: Follower | None = None
         self.watchers = partition.log_end_watchers
-        self.watchers[self] = None
 
     def wake(self) -> None:
         """Read the partition in the next fetch, or in the one that waits."""
@@ -63,10 +62,11 @@ class SessionWatch:
     operation: the fetch that waits
     """
 
-    __slots__ = ("_follower", "_swept_ms", "_targets", "fetched_ms", "operation", "unsettled")
+    __slots__ = ("_follower", "_is_released", "_swept_ms", "_targets", "fetched_ms", "operation", "unsettled")
 
     def __init__(self, follower: int) -> None:
         self._follower = follower
+        self._is_released = False
         self._swept_ms: int | None = None
         self.fetched_ms = 0
         self._targets: dict[PartitionKey, _WatchedTarget] = {}
@@ -91,16 +91,21 @@ class SessionWatch:
         return {key: partitions[key] for key in self.unsettled if key in partitions}
 
     def find_target(self, key: PartitionKey, requested: FetchPartition, partition: "Partition") -> FetchTarget:
-        """Return the target of a partition, which is watched from now on."""
+        """Return the target of a partition, which is watched from now on unless the session has ended."""
         target = self._targets.get(key)
         if target is None or target.partition is not partition:
             self.unwatch(key)
-            target = self._targets[key] = _WatchedTarget(key, requested, partition, self)
+            target = _WatchedTarget(key, requested, partition, self)
+            if not self._is_released:
+                self._targets[key] = target
+                target.watchers[target] = None
         target.requested = requested
         return target
 
     def settle(self, targets: Iterable[FetchTarget]) -> None:
         """Record that these partitions were just read."""
+        if self._is_released:
+            return
         for target in targets:
             assert isinstance(target, _WatchedTarget)
             if self._is_settled(target.requested, target.partition):
@@ -138,7 +143,8 @@ class SessionWatch:
         self.unwatch(key)
 
     def release(self) -> None:
-        """End all watches, because the session ends."""
+        """End all watches, because the session ends. A fetch in it may still read partitions."""
+        self._is_released = True
         for key in list(self._targets):
             self.unwatch(key)
         self.unsettled.clear()

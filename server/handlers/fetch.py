@@ -457,10 +457,8 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
             self.session = None
             return requested
-        if self.reader.follower < 0:
+        if self.reader.follower < 0 or session.watch is None:
             return session.partitions
-        if session.watch is None:
-            session.watch = SessionWatch(self.reader.follower)
         self.watch = session.watch
         return self.watch.select(session.partitions, self.services.monotonic_ms())
 
@@ -572,7 +570,11 @@ class _Fetch:
         session = self.services.fetch_sessions.create(
             self.wanted, self.uses_ids, self.services.monotonic_ms(), is_privileged=self.reader.follower >= 0
         )
-        return INVALID_SESSION_ID if session is None else session.id
+        if session is None:
+            return INVALID_SESSION_ID
+        if self.reader.follower >= 0:
+            session.watch = SessionWatch(self.reader.follower)
+        return session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:
         """Return a response with the partitions that have changed since the session's last response."""

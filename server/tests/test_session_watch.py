@@ -11,6 +11,7 @@ from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.fetching.session_watch import SWEEP_MS
 from odradek.server.tests.test_fetch import World
 from odradek.server.tests.test_replica_fetch import EPOCH, IN_CLUSTER, ReplicaWorld
+from odradek.server.work.slices import Slices
 
 COUNT = 250
 
@@ -46,7 +47,7 @@ class SessionWorld(ReplicaWorld):
         self.next_fetch(max_wait_ms=0)
         self.next_fetch(max_wait_ms=0)
 
-    def begin_fetch(self, **fields):
+    def begin_fetch(self, iterations=20, **fields):
         asked = [
             (self.id, index, self.offsets[index], {
                 "current_leader_epoch": self.epochs.get(index, EPOCH), "log_start_offset": 0,
@@ -69,7 +70,7 @@ class SessionWorld(ReplicaWorld):
             outcome.addErrback(lambda failure: None)
         else:
             answers.append(outcome)
-        for _ in range(20):
+        for _ in range(iterations):
             if not answers:
                 self.clock.advance(0)
         return answers
@@ -207,6 +208,23 @@ def test_a_forgotten_partition_is_not_watched(world):
 def test_the_end_of_the_session_ends_its_watches(world):
     assert world.watchers() == COUNT
     world.services.fetch_sessions.remove(world.session_id)
+    assert world.watchers() == 0
+
+
+@pytest.mark.parametrize("is_first_read", [True, False])
+def test_a_fetch_whose_session_ends_between_two_slices_watches_nothing_afterwards(world, is_first_read):
+    """The follower may have lost its connection, and begun a new session."""
+    world.services.slices = Slices(world.clock, world.clock.seconds, 0)
+    if is_first_read:
+        world.clock.advance(SWEEP_MS / 1000)
+    answers = world.begin_fetch(iterations=0, min_bytes=1 << 20)
+    if not is_first_read:
+        for index in range(COUNT):
+            world.append("t", index)
+    assert (answers, world.watchers()) == ([], COUNT)
+    world.clock.callLater(0 if is_first_read else 0.5, world.services.fetch_sessions.remove, world.session_id)
+    world.clock.pump([0, *[0.02] * 50])
+    assert len(answers) == 1
     assert world.watchers() == 0
 
 
