@@ -152,6 +152,7 @@ class _Loader:
             self._find_epochs(self.segments[:first])
         if not is_clean:
             self._recover_from(first, log_start_offset)
+            self._correct_epochs(self.segments[first:])
         end_offset = self._find_end(log_start_offset) if self.segments else None
         if end_offset is not None and end_offset < recovery_point and first:
             end_offset = self._verify_flushed(self.segments[:first], end_offset, log_start_offset, recovery_point)
@@ -250,6 +251,22 @@ class _Loader:
             for _, header in segment.headers():
                 if header.partition_leader_epoch > self.epochs.latest_epoch:
                     self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+
+    def _correct_epochs(self, recovered: list[Segment]) -> None:
+        """Remove an epoch that begins before batches of an earlier one, and find the following ones in the batches.
+
+        A truncation that removes only an epoch without batches is not synced before the next append: a power loss can
+        restore the epoch.
+        """
+        for segment in recovered:
+            end_offset = segment.next_offset()
+            for epoch, start_offset in self.epochs.entries:
+                if segment.base_offset <= start_offset < end_offset:
+                    _, header = next(segment.headers(segment.locate(start_offset)))
+                    if 0 <= header.partition_leader_epoch < epoch:
+                        self.epochs.truncate_from_end(start_offset)
+                        self._find_epochs(recovered)
+                        return
 
     def _segment(self, base_offset: int, *, fresh: bool = False, suffix: str = "") -> Segment:
         return Segment(

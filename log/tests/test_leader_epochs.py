@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.log.leader_epochs import LeaderEpochs
-from odradek.log.tests.support import append, open_log, truncate
+from odradek.log.tests.support import append, memory_fs, open_log, truncate
 
 SOME = [(1, 0), (3, 10), (7, 25)]
 
@@ -92,3 +92,23 @@ def test_a_log_keeps_its_epochs_in_a_checkpoint():
     assert log.fs.read_bytes(path) == b"0\n1\n2 2\n"
     log.assign_epoch(8, log.log_end_offset)
     assert log.offset_for_leader_epoch(2) == (2, 4)
+
+
+@pytest.mark.parametrize("next_epochs", [(5, 5), (5, 6), (6, 6), (5, 9), (8, 8)])
+def test_an_epoch_that_a_power_loss_restores_contains_no_batches_of_earlier_epochs(next_epochs):
+    """Followers of a leader with such a history would truncate their logs and fetch the same batches for ever."""
+    log = open_log()
+    append(log, leader_epoch=5)
+    log.elect(7)
+    log.flush(0)
+    truncate(log, 1)
+    for epoch in next_epochs:
+        append(log, leader_epoch=epoch)
+    entries = log.leader_epochs.entries
+    # The system has written the batches, but not the new name of the checkpoint.
+    log.active_segment.file.sync()
+    fs = memory_fs(log)
+    fs.crash(lose_names=True)
+    for _ in range(2):
+        log = open_log(fs, is_clean=False, recovery_point=1)
+        assert (log.log_end_offset, log.leader_epochs.entries) == (3, entries)
