@@ -510,7 +510,10 @@ class LogManager:
             self._truncated(log, deleted)
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
-        """Empty a log, which then begins at `offset`; its next flush makes that durable. Raises LogDirFailure."""
+        """Empty a log, which then begins at `offset`; its next flush makes that durable.
+
+        Raises LogDirFailure; ShortageError, with the log unchanged.
+        """
         log = self.table.logs[topic, partition]
         try:
             deleted = log.start_over(offset, now_ms, partial(self._write_truncated, log))

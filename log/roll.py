@@ -8,6 +8,7 @@ from collections.abc import Callable
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import remove_segment_files
 from odradek.log.state import LogState
+from odradek.log.storage.filesystem import TEMPORARY_SUFFIX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -44,15 +45,14 @@ class SegmentRoller:
         base_offset = max(first_offset, log.log_end_offset)
         if base_offset == log.active.base_offset:
             return log.active
-        if log.fs.spare_descriptors() < 1:
-            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the remaining ones are reserved for short use)")
+        self._check_descriptors()
         if is_doomed:
             log.unless_full(log.active.seal)
         else:
             log.active.seal()
         remove_segment_files(log.fs, log.directory, base_offset)
         log.untouched_end = None
-        segment = self.new_segment(base_offset, now_ms)
+        segment = self._new_segment(base_offset, now_ms)
         # From here on the roll is final; before, a roll without space can be retried.
         log.unsynced_segments.append(log.active)
         log.segments.append(segment)
@@ -70,7 +70,16 @@ class SegmentRoller:
         elif log.unless_full(lambda: state.take_snapshot(sync=False)) is not None:
             log.unsynced_paths.add(state.snapshot_path(base_offset))
 
-    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
+    def _check_descriptors(self) -> None:
+        if self._state.fs.spare_descriptors() < 1:
+            raise OSError(errno.EMFILE, f"{os.strerror(errno.EMFILE)} (the remaining ones are reserved for short use)")
+
+    def prepare_start(self, base_offset: int, now_ms: int) -> Segment:
+        """Create the only segment of a log that starts over. It has no effect before it is renamed. Raises OSError."""
+        self._check_descriptors()
+        return self._new_segment(base_offset, now_ms, TEMPORARY_SUFFIX)
+
+    def _new_segment(self, base_offset: int, now_ms: int, suffix: str = "") -> Segment:
         """Create the files of a segment. Raises OSError."""
         log = self._state
         jitter_ms = min(log.config.segment_jitter_ms, log.max_segment_ms)
@@ -82,6 +91,7 @@ class SegmentRoller:
             now_ms=now_ms,
             fresh=True,
             roll_jitter_ms=self._choose_jitter_ms(jitter_ms) if jitter_ms else 0,
+            suffix=suffix,
         )
 
     def segment_for(

@@ -125,15 +125,20 @@ class LogTruncation:
     ) -> list[DeletedSegment]:
         """Remove all segments; the empty log starts and ends at `offset`. Return them, for `remove_deleted`.
 
-        Durable as in `truncate_in_steps`. Raises LogDirFailure.
+        Durable as in `truncate_in_steps`. Raises LogDirFailure; ShortageError, with the log unchanged.
         """
         log = self._log
         log.raise_if_failed()
+        try:
+            start = self._roller.prepare_start(offset, now_ms)
+        except OSError as error:
+            raise log.refuse_or_fail("truncate", error) from error
         self._begin()
         try:
             deleted = [segment.mark_deleted() for segment in reversed(log.segments)]
             log.unsynced_segments.clear()
-            log.active = self._roller.new_segment(offset, now_ms)
+            start.rename("")
+            log.active = start
             log.unsynced_truncation = UnsyncedTruncation(log.active, write_checkpoints)
             log.segments[:] = [log.active]
             log.bases[:] = [offset]

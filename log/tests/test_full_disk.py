@@ -9,10 +9,10 @@ import pytest
 
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
-from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
+from odradek.log.storage.filesystem import DiskFullError, ExhaustedError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, folders, opened, run_due, run_until
-from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, truncate
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all, truncate
 from odradek.log.validation.batch import Origin
 from odradek.protocol.records import ControlType, build_control_batch
 
@@ -177,6 +177,28 @@ def test_truncation(refused: frozenset[str]) -> None:
     deleted = truncate(log, log.segments[1].base_offset, 0)
     assert len(deleted) == 2
     assert log.failure is None
+
+
+@pytest.mark.parametrize("is_disk_full", [True, False])
+@pytest.mark.parametrize("offset", [0, 3, 20])
+def test_start_over(is_disk_full: bool, offset: int) -> None:
+    """A follower starts over if the leader has deleted all its records. It tries again after a shortage."""
+    fs = FullDisk()
+    manager = opened(fs, [PATH], CONFIG)
+    log = fill(manager)
+    end_offset, before = log.log_end_offset, names(fs)
+    fs.refused, fs.spare = (frozenset({"create"}), 9) if is_disk_full else (frozenset(), 0)
+    with pytest.raises(DiskFullError if is_disk_full else ExhaustedError):
+        manager.start_over("t", 0, offset, 0)
+    assert (log.log_end_offset, names(fs), manager.online_directories) == (end_offset, before, [PATH])
+    fs.refused, fs.spare = frozenset(), 9
+    manager.start_over("t", 0, offset, 0)
+    assert log.log_start_offset == log.log_end_offset == offset
+    append(log, [b"next"])
+    log.flush(0)
+    fs.crash(lose_names=True)
+    again = open_log(fs, directory=log.directory, is_clean=False, log_start_offset=offset)
+    assert [found for found, _ in read_all(again)] == [offset]
 
 
 def beside_a_damaged_log() -> tuple[MemoryFileSystem, LogManager]:
