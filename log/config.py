@@ -40,9 +40,14 @@ def is_throttled_replicas(entries: tuple[str, ...]) -> bool:
         return True
     for entry in entries:
         partition, colon, broker = entry.partition(":")
-        if entry and not (colon and partition.isdigit() and broker.isdigit()):
+        if entry and not (colon and _is_id(partition) and _is_id(broker)):
             return False
     return True
+
+
+def _is_id(text: str) -> bool:
+    """Return whether a text is a number of up to ten digits, as that of a partition or of a broker."""
+    return text.isascii() and text.isdigit() and len(text) <= 10
 
 
 class LogConfig(PropertySet):

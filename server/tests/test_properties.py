@@ -168,7 +168,7 @@ def test_throttled_replicas_are_parsed(text, replicas):
     assert config.leader_replication_throttled_replicas == replicas
 
 
-@pytest.mark.parametrize("text", ["0", "a:b", "*,0:1", ":"])
+@pytest.mark.parametrize("text", ["0", "a:b", "*,0:1", ":", "0:²", "0:99999999999"])
 def test_malformed_throttled_replicas_are_refused(text):
     with pytest.raises(PropertyError, match="partition:broker"):
         LogConfig({"leader.replication.throttled.replicas": text})
