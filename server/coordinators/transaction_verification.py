@@ -6,8 +6,9 @@ could be appended after the end of its transaction and start one that is never e
 batch of the transaction needs no verification.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
@@ -21,7 +22,7 @@ from odradek.protocol.messages.add_partitions_to_txn import (
 )
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
-from odradek.server.produce_request import find_partition, is_transactional_batch
+from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
 from odradek.server.work.waits import Wait, map_reply
 
 if TYPE_CHECKING:
@@ -84,22 +85,31 @@ class TransactionWriter(NamedTuple):
 
 
 class VerificationResult(NamedTuple):
-    """Result of a verification: errors by partition, and the partitions' open verifications (`guards`)."""
+    """Result of a verification: errors by partition, and the partitions' open verifications (`guards`).
+
+    missing: the errors of partitions that this broker did not have when the verification began, by topic name or id,
+        and index
+    """
 
     writer: TransactionWriter
     errors: dict["Partition", ErrorCode]
     guards: dict["Partition", "Verification"]
     is_checked: bool = True
+    missing: Mapping[tuple[str | bytes, int], KafkaError] = MappingProxyType({})
 
     def error(self, partition: "Partition") -> KafkaError | None:
         """Return the error of a partition for a Produce response; None if the batch may be appended.
 
         Retriable errors become NOT_ENOUGH_REPLICAS, after which clients of all versions retry without a metadata
-        request.
+        request. A partition that this broker has got since then has the error of the time when it was missing: the
+        coordinator was not asked about it.
         """
         code = self.errors.get(partition)
         if code is None:
-            return None
+            if not self.missing:
+                return None
+            index = partition.index
+            return self.missing.get((partition.topic, index)) or self.missing.get((partition.topic_id, index))
         if code is ErrorCode.INVALID_TXN_STATE:
             return KafkaError(code, "Partition was not added to the transaction")
         if code in _RETRIABLE or (
@@ -122,6 +132,19 @@ class VerificationResult(NamedTuple):
             and log is not None
             and log.producer_state.verifications.get(self.writer.producer_id) is guard
         )
+
+
+class _Batches(NamedTuple):
+    """The transactional batches of a Produce request.
+
+    sequences: the first sequence number of each partition's batch
+    producers: the producer ids and epochs of the batches
+    missing: see `VerificationResult`
+    """
+
+    sequences: dict["Partition", int]
+    producers: set[tuple[int, int]]
+    missing: dict[tuple[str | bytes, int], KafkaError]
 
 
 class VerificationServices(Protocol):
@@ -154,20 +177,15 @@ class TransactionVerifier:
         The result is None if no batch is transactional. Raises KafkaError INVALID_PRODUCER_ID_MAPPING for several
         producers.
         """
-        batches: dict[Partition, int] = {}
-        producers: set[tuple[int, int]] = set()
+        found = _Batches({}, set(), {})
         collected = self._run(
-            self._collect_transactional(request, version, batches, producers),
+            self._collect_transactional(request, version, found),
             sum([len(topic.partition_data) for topic in request.topic_data]),
         )
-        return map_reply(collected, lambda _: self._verify_batches(request, version, batches, producers))
+        return map_reply(collected, lambda _: self._verify_batches(request, version, found))
 
     def _collect_transactional(
-        self,
-        request: ProduceRequest,
-        version: int,
-        batches: "dict[Partition, int]",
-        producers: set[tuple[int, int]],
+        self, request: ProduceRequest, version: int, found: "_Batches"
     ) -> Generator[None, None, None]:
         count = 0
         for topic in request.topic_data:
@@ -181,39 +199,39 @@ class TransactionVerifier:
                 producer_id, epoch, sequence = _unpack_producer(records, PRODUCER_POSITION)
                 if producer_id < 0:
                     continue
-                producers.add((producer_id, epoch))
+                found.producers.add((producer_id, epoch))
                 try:
-                    batches[find_partition(self._services.replicas, topic, data.index, version)] = sequence
-                except KafkaError:
-                    continue
+                    partition = find_partition(self._services.replicas, topic, data.index, version)
+                except KafkaError as error:
+                    topic_key = topic.topic_id if version >= TOPIC_IDS_SINCE else topic.name
+                    found.missing[topic_key, data.index] = error
+                else:
+                    found.sequences[partition] = sequence
 
     def _verify_batches(
-        self,
-        request: ProduceRequest,
-        version: int,
-        batches: "dict[Partition, int]",
-        producers: set[tuple[int, int]],
+        self, request: ProduceRequest, version: int, found: "_Batches"
     ) -> "Reply[VerificationResult | None]":
-        if not producers:
+        if not found.producers:
             return None
-        if len(producers) > 1:
+        if len(found.producers) > 1:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )
-        ((producer_id, epoch),) = producers
+        ((producer_id, epoch),) = found.producers
         support = ClientSupport.for_produce(version)
         writer = TransactionWriter(request.transactional_id or "", producer_id, epoch, support)
-        verified = self.verify(writer, batches)
-        if writer.support is not ClientSupport.ADDS:
-            return verified  # type: ignore[return-value] # Deferred is invariant
-        # The previous transaction is usually complete very soon, much earlier than the client would retry.
-        config = self._services.config
-        max_retry_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
-        until_ms = self._services.monotonic_ms() + max_retry_ms
-        retried: Reply[VerificationResult] = map_reply(
-            verified, lambda first: self._retry(first, batches, until_ms, _FIRST_PAUSE_MS)
-        )
-        return retried  # type: ignore[return-value] # Deferred is invariant
+        verified = self.verify(writer, found.sequences)
+        if support is ClientSupport.ADDS:
+            # The previous transaction is usually complete very soon, much earlier than the client would retry.
+            config = self._services.config
+            max_retry_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
+            until_ms = self._services.monotonic_ms() + max_retry_ms
+            verified = map_reply(
+                verified, lambda first: self._retry(first, found.sequences, until_ms, _FIRST_PAUSE_MS)
+            )
+        if found.missing:
+            verified = map_reply(verified, lambda result: result._replace(missing=found.missing))
+        return verified  # type: ignore[return-value] # Deferred is invariant
 
     def _retry(
         self, verified: VerificationResult, batches: "dict[Partition, int]", until_ms: int, pause_ms: int

@@ -21,12 +21,14 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.test_partition import leader
 from odradek.server.coordinators.transaction_verification import (
     PARTITIONS_PER_STEP,
     ClientSupport,
     TransactionVerifier,
     TransactionWriter,
+    _Batches,
 )
 
 ID, EPOCH = 7, 3
@@ -239,6 +241,26 @@ def test_an_old_epoch_is_refused_without_the_coordinator(clock, partition):
     assert verified.error(partition).code == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+@pytest.mark.parametrize("version", [11, 12, 13])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_partition_that_appears_after_the_verification_is_refused_as_missing(clock, partition, version, enabled):
+    """The coordinator was not asked about it: without an error a batch might be outside of the transaction."""
+    refusal = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no replica")
+
+    def miss(topic, index):
+        if index == 1:
+            raise refusal
+        return partition
+
+    verification = verifier(clock, partition, Coordinators(ErrorCode.NONE), enabled=enabled)
+    verification._services.replicas = SimpleNamespace(get=miss, get_by_id=miss)
+    request = produce(batch(), batch())
+    request.topic_data[0].topic_id = partition.topic_id
+    verified = verification.verify_produce(request, version)
+    assert verified.error(Partition("t", partition.topic_id, 1, 1)) is refusal
+    assert verified.error(partition) is None
+
+
 def test_without_a_coordinator_the_batch_is_refused(clock, partition):
     verification = verifier(clock, partition, Coordinators(), leader_of_state=-1)
     verified = verification.verify_produce(produce(batch()), 12)
@@ -268,7 +290,8 @@ def test_the_batches_of_many_topics_are_collected_in_steps(clock, partition):
     request = produce(batch())
     data = request.topic_data[0].partition_data
     request.topic_data = [ProduceRequestTopicProduceData(name=str(n), partition_data=data) for n in range(1000)]
-    counts = [0, *(len(found) for _ in verification._collect_transactional(request, 12, {}, set())), len(found)]
+    steps = verification._collect_transactional(request, 12, _Batches({}, set(), {}))
+    counts = [0, *(len(found) for _ in steps), len(found)]
     assert counts[-1] == 1000
     assert max(after - before for before, after in pairwise(counts)) <= PARTITIONS_PER_STEP
 
