@@ -53,6 +53,8 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NOT_COORDINATOR,
+        # The coordinator's broker does not know another partition of the request yet.
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
 

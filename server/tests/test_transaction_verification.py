@@ -186,6 +186,8 @@ ERRORS = [
     (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, (19, 19, 19)),
     (ErrorCode.COORDINATOR_NOT_AVAILABLE, (19, 19, 19)),
     (ErrorCode.NOT_COORDINATOR, (19, 19, 19)),
+    (ErrorCode.OPERATION_NOT_ATTEMPTED, (19, 19, 19)),
+    (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, (3, 3, 3)),
 ]
 
 
