@@ -139,14 +139,15 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         except KafkaError:
             context.wake()
             raise
-        context.shard.on_marker_appended(producer_id, is_commit, info.last_offset)
+        is_done = not context.waiting and is_replicated(context.partition, info.last_offset)
+        context.shard.on_marker_appended(producer_id, is_commit, info.last_offset, is_replicated=is_done)
 
         def written(error: ErrorCode) -> None:
             if not error:
                 context.shard.on_replicated(info.last_offset + 1)
             done(error)
 
-        if context.waiting or not is_replicated(context.partition, info.last_offset):
-            self.when_replicated(context, info.last_offset, written)
-        else:
+        if is_done:
             written(ErrorCode.NONE)
+        else:
+            self.when_replicated(context, info.last_offset, written)
