@@ -105,16 +105,18 @@ class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
     ) -> Steps[None]:
         """Send markers while this broker is the coordinator; the next coordinator sends the remaining ones.
 
-        A marker that arrives later could end the producer's next transaction.
+        A marker that arrives later could end the producer's next transaction. After an unexpected failure the shard is
+        loaded again: markers without a result would never be sent again.
         """
         if not self._is_current(context):
             # The first slice was used up, and the leadership ended before the next one.
             return
-        for outcome in outcomes:
-            for _ in self._markers.send(outcome, partial(self._on_marker_written, context, outcome)):
-                yield
-                if not self._is_current(context):
-                    return
+        with self._reloading_after_failure(context):
+            for outcome in outcomes:
+                for _ in self._markers.send(outcome, partial(self._on_marker_written, context, outcome)):
+                    yield
+                    if not self._is_current(context):
+                        return
 
     def metadata_changed(self, delta: "MetadataDelta") -> None:
         """Repeat writes that failed: their partition may have a leader, or enough replicas in sync, now."""

@@ -73,6 +73,27 @@ def test_a_coordinator_that_resigns_before_its_markers_have_their_turn_sends_non
     assert marked(partitions) == 0
 
 
+def test_many_markers_are_sent_again_after_an_unexpected_failure_of_one(monkeypatch, caplog):
+    """Without a new load the markers after it would have no result, and the transaction would never end."""
+    world = World(slice_s=0)
+    world.add(STATE)
+    world.clock.advance(0)
+    client, partitions = begin_large_transaction(world)
+
+    def fail(*_, **__):
+        raise RuntimeError("unexpected")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(partitions[-1]._leader_log, "append_as_leader", fail)
+        client.end()
+        world.clock.advance(0)
+    assert "unexpected" in caplog.text
+    for _ in range(3):
+        world.clock.advance(1)
+    assert client.state == "CompleteCommit"
+    assert all(markers(partition) for partition in partitions)
+
+
 def test_markers_are_sent_after_a_load_only_when_the_decision_is_replicated(world):
     """The decision could still be lost, and then be made differently."""
     state = world.add(STATE, replicas=(1, 2))
