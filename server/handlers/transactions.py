@@ -127,6 +127,8 @@ def _refuse_missing(
 
     The other partitions get OPERATION_NOT_ATTEMPTED. None if all partitions are accepted.
     """
+    if all(_accepts_all(services.metadata, topic, is_client=is_client) for topic in topics):
+        return None
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in topics:
         for index in topic.partitions:
@@ -136,9 +138,18 @@ def _refuse_missing(
             elif services.metadata.partition(topic.name, index) is None:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             errors[topic.name, index] = error
-    if all(error is ErrorCode.OPERATION_NOT_ATTEMPTED for error in errors.values()):
-        return None
     return verified_result(transactional_id, errors)
+
+
+def _accepts_all(
+    metadata: "ClusterMetadata", topic: AddPartitionsToTxnRequestAddPartitionsToTxnTopic, *, is_client: bool
+) -> bool:
+    """Return whether all requested partitions of a topic are accepted. There may be 10,000."""
+    if not topic.partitions:
+        return True
+    known = metadata.topics.get(topic.name)
+    exist = known is not None and min(topic.partitions) >= 0 and max(topic.partitions) < len(known.partitions)
+    return exist and not (is_client and is_internal(topic.name))
 
 
 def add_partitions_to_txn_error(

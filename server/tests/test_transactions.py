@@ -354,6 +354,14 @@ def test_offsets_may_be_added_before_the_offsets_topic_exists(broker):
     assert committed_offset(producer.wire, TOPIC) == 5
 
 
+def test_no_partition_is_added_if_one_does_not_exist(shared, topic):
+    producer = Producer(shared.port, topic, version=0)
+    missing, other = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
+    assert producer.add(0, 10_000) == {0: other, 10_000: missing}
+    assert producer.add(-1, 0) == {-1: missing, 0: other}
+    assert producer.add(0) == {0: ErrorCode.NONE}
+
+
 def test_clients_cannot_add_internal_topics(shared, topic):
     producer = Producer(shared.port, topic, version=0)
     producer.topic = "__transaction_state"
