@@ -248,3 +248,15 @@ def test_the_state_of_a_deleted_topic_whose_leader_has_failed_begins_an_epoch(wo
     [state] = run_now(load_topic(tool, "t")).partitions
     assert (state.leader, state.leader_epoch, state.isr) == (NO_LEADER, leader_epoch + 1, (3,))
     assert state.controller_epoch == world.active.controller.epoch
+
+
+def test_leaders_are_elected_although_a_topic_is_marked_while_deletion_is_disabled(world, tool):
+    """The topic was regarded as deleted, and had no leader after its mark was removed."""
+    create(world, "t", (2, 3))
+    world.active.controller.deletion.is_enabled = lambda: False
+    release = hold(world)
+    world.crash(2)
+    run_now(tool.create(znodes.deletion_path("t")))
+    release()
+    assert nodes(world, znodes.DELETE_TOPICS) == []
+    assert states(world, "t") == [(3, 1, (3,))]

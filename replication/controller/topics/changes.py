@@ -311,8 +311,9 @@ class TopicChanges:
         """Return the topics in which `change` returns another state of a partition, with these states."""
         changed = []
         # A topic whose removal was interrupted may lack nodes. One that is being reassigned needs leaders until that is
-        # complete; its deletion begins afterwards.
-        deleted = set(await self._context.store.get_children(znodes.DELETE_TOPICS))
+        # complete; its deletion begins afterwards. A mark that is about to be refused deletes nothing.
+        marked = await self._context.store.get_children(znodes.DELETE_TOPICS)
+        deleted = set(marked) if self._deletion.is_enabled() else set()
         for topic in self._find_topics(topics):
             if topic.name in deleted and not (self._context.in_cluster and topic.is_reassigned):
                 continue
