@@ -49,7 +49,7 @@ _TOPIC_PREFIX: Final = "topics/"
 _BROKER_PREFIX: Final = "brokers/"
 
 ELECTION_RETRY_MS: Final = 1_000
-"""Time to the next attempt if leaders could not be elected after a change of the registrations."""
+"""Time to the next attempt if leaders could not be elected, or registrations not be followed."""
 
 
 class StoreChanges:
@@ -74,10 +74,12 @@ class StoreChanges:
         self._last_config_change = ""
         self._watched_topics: set[str] = set()
         self._restarts = RestartMarks(context)
-        # The image has a change of the registrations, and leaders are not elected yet.
+        # The image has a change of the registrations or replicas, and leaders are not elected yet.
         self._is_election_due = False
         # Brokers that have registered since the last election after a change of the registrations.
         self._started: set[int] = set()
+        self._is_repetition_scheduled = False
+        changes.on_election_failed = self._repeat_election_later
 
     async def watch_all(self) -> None:
         """Set the watches that the role of this broker requires, before the image is loaded."""
@@ -190,11 +192,18 @@ class StoreChanges:
         except SessionExpiredError:
             raise
         except Exception:
-            if self._context.is_active:
-                self._deletion.run_later(ELECTION_RETRY_MS, self._elect_again)
+            self._repeat_election_later()
             raise
 
+    def _repeat_election_later(self) -> None:
+        """Follow the registrations again, and elect leaders: the image has the change that required an election."""
+        self._is_election_due = True
+        if self._context.is_active and not self._is_repetition_scheduled:
+            self._is_repetition_scheduled = True
+            self._deletion.run_later(ELECTION_RETRY_MS, self._elect_again)
+
     async def _elect_again(self) -> None:
+        self._is_repetition_scheduled = False
         self._post(EventKind.BROKERS, "repeat an election", self.follow_brokers)
 
     async def _follow_registrations(self) -> None:

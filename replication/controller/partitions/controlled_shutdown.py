@@ -62,6 +62,7 @@ class ControlledShutdownProcessor:
 
     async def evacuate(self, broker_id: int, why: str) -> None:
         """Move leaderships and shrink ISRs. Raises KafkaError, MetadataStoreError."""
+        await self._changes.complete_elections()
         await self._changes.change_states(partial(self._choose, broker_id, why))
 
     async def _choose(self, broker_id: int, why: str) -> Sequence[TopicMetadata]:

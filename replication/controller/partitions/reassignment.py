@@ -194,6 +194,10 @@ class Reassignments:
 
         Raises KafkaError if the store refuses the change.
         """
+        try:
+            await self._changes.complete_elections()
+        except MetadataStoreError as error:
+            raise as_kafka_error(error) from error
         while True:
             try:
                 return await self._begin(name, targets)

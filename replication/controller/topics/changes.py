@@ -76,9 +76,13 @@ class NewTopic(NamedTuple):
 
 
 class TopicChanges:
-    """Creates topics, adds partitions, elects leaders."""
+    """Creates topics, adds partitions, elects leaders.
+
+    on_election_failed: called when leaders of a cluster could not be elected; it schedules another election
+    """
 
     def __init__(self, context: ControllerContext, deletion: TopicDeletion) -> None:
+        self.on_election_failed: Callable[[], None] = lambda: None
         self._context = context
         self._deletion = deletion
 
@@ -224,8 +228,30 @@ class TopicChanges:
             await self._change_states(partial(self._choose_leaders, why, topics, fenced, least_epoch))
             if topics is None:
                 self._context.restarted.clear()
+        except Exception:
+            if self._context.in_cluster:
+                self._withdraw_restarted()
+                self.on_election_failed()
+            raise
         finally:
             self._context.image.publish()
+
+    def _withdraw_restarted(self) -> None:
+        """Remove brokers that have restarted from the image, until `follow_brokers` adds them for another election.
+
+        They are still in ISRs. They must neither be elected nor get the roles of their earlier processes: their logs
+        may lack records that the other members have.
+        """
+        for broker_id in self._context.restarted:
+            self._context.image.remove_broker(broker_id)
+
+    async def complete_elections(self) -> None:
+        """Elect leaders if that failed after brokers had restarted. Raises KafkaError, MetadataStoreError.
+
+        It precedes removals from ISRs: the removed replica may be the only one with all records.
+        """
+        if self._context.restarted:
+            await self.elect_leaders("an election is repeated")
 
     async def remove_failed(self, why: str, writes: StateWrites) -> None:
         """Remove failed replicas from ISRs, and failed leaders without electing others; do not publish it.
