@@ -62,6 +62,10 @@ logger = logging.getLogger(__name__)
 ABSTENTION_MS: Final = 1_000
 """Time without claims after a broker could not take over as the controller."""
 
+FIRST_REPETITION_MS: Final = 1_000
+LONGEST_REPETITION_MS: Final = 60_000
+"""First and longest time from the failure of an event to the repetition of what it may have left undone."""
+
 REMOVAL_INTERVAL_MS: Final = 10_000
 """Least time between two removals of a controller's node by one broker, because its address refused connections.
 
@@ -112,6 +116,9 @@ class Controller:
             self.context, self.reassignments, self.elections, self._events.post
         )
         self.reassignments.on_finished.append(self._resume_deletions)
+        self.reassignments.on_failure = self._events.on_failure = self._repeat_later
+        self._repetition_ms = FIRST_REPETITION_MS
+        self._is_repetition_scheduled = False
         self._registration = Registration(store, now_ms)
         self._broker: BrokerMetadata | None = None
         self._ended_sessions = 0
@@ -292,6 +299,29 @@ class Controller:
     async def _stop_abstaining(self) -> None:
         self._abstains = False
         await self._events.submit(EventKind.CONTROLLER, "take part in elections again", self._follow_controller)
+
+    # Repetition of failed events
+
+    def _repeat_later(self) -> None:
+        """Schedule the repetition of what a failed event has left undone, in a cluster."""
+        if self.context.in_cluster and not self._is_repetition_scheduled:
+            self._is_repetition_scheduled = True
+            self.deletion.run_later(self._repetition_ms, self._repeat)
+            self._repetition_ms = min(2 * self._repetition_ms, LONGEST_REPETITION_MS)
+
+    async def _repeat(self) -> None:
+        self._is_repetition_scheduled = False
+        self._events.post(EventKind.CONTROLLER, "repeat what a failed event has left undone", self._catch_up)
+
+    async def _catch_up(self) -> None:
+        """Follow everything in the store again."""
+        await self._follow_controller()
+        if self.is_active:
+            await self._store_changes.follow_all()
+            await self.reassignments.repeat()
+            await self._operator_requests.execute()
+        if not self._is_repetition_scheduled:
+            self._repetition_ms = FIRST_REPETITION_MS
 
     # Responses of brokers
 

@@ -100,10 +100,14 @@ class _Event(Generic[T]):
 
 
 class EventLoop:
-    """The queue and its loop. `executor` is replaced once, before clients can connect."""
+    """The queue and its loop. `executor` is replaced once, before clients can connect.
+
+    on_failure: called after a posted event has failed, unless the session has ended
+    """
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
+        self.on_failure: Callable[[], None] = lambda: None
         self._queue: deque[_Event[Any]] = deque()
         self._is_working = False
         self._is_stopped = False
@@ -118,7 +122,7 @@ class EventLoop:
         return event.outcome()
 
     def post(self, kind: EventKind, description: str, work: Work[None]) -> None:
-        """Process an event without a submitter that waits; an error is logged."""
+        """Process an event without a submitter that waits; an error is logged, and `on_failure` is called."""
 
         async def logged() -> None:
             try:
@@ -128,6 +132,8 @@ class EventLoop:
                     # The store is closed after the stop, and the next session repeats the work.
                     return
                 logger.error("controller event failed kind=%s event=%s error=%r", kind.value, description, error)
+                if not isinstance(error, SessionExpiredError):
+                    self.on_failure()
 
         self._append(_Event(kind, description, logged))
 

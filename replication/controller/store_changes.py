@@ -33,7 +33,6 @@ from odradek.replication.metadata.store import (
     Delete,
     Node,
     NoNodeError,
-    SessionExpiredError,
     SetData,
     StoreDamagedError,
     TransactionError,
@@ -47,9 +46,6 @@ T = TypeVar("T")
 Post = Callable[[EventKind, str, Work[None]], None]
 _TOPIC_PREFIX: Final = "topics/"
 _BROKER_PREFIX: Final = "brokers/"
-
-ELECTION_RETRY_MS: Final = 1_000
-"""Time to the next attempt if leaders could not be elected, or registrations not be followed."""
 
 
 class StoreChanges:
@@ -78,8 +74,6 @@ class StoreChanges:
         self._is_election_due = False
         # Brokers that have registered since the last election after a change of the registrations.
         self._started: set[int] = set()
-        self._is_repetition_scheduled = False
-        changes.on_election_failed = self._repeat_election_later
 
     async def watch_all(self) -> None:
         """Set the watches that the role of this broker requires, before the image is loaded."""
@@ -183,30 +177,23 @@ class StoreChanges:
         self._started.clear()
         await self._restarts.delete()
 
+    async def follow_all(self) -> None:
+        """Follow all watched nodes, and elect leaders.
+
+        An event that failed may have changed the image already, and its watch does not fire again.
+        """
+        self._is_election_due = True
+        await self.follow_brokers()
+        self._watched_topics.clear()
+        await self._follow_topics()
+        await self._follow_deletions()
+        await self._follow_log_dirs()
+        await self._follow_isrs()
+
     async def follow_brokers(self) -> None:
         """Elect leaders after brokers failed or started. A broker with a larger epoch than before did both."""
         if not self._context.is_active:
             return
-        try:
-            await self._follow_registrations()
-        except SessionExpiredError:
-            raise
-        except Exception:
-            self._repeat_election_later()
-            raise
-
-    def _repeat_election_later(self) -> None:
-        """Follow the registrations again, and elect leaders: the image has the change that required an election."""
-        self._is_election_due = True
-        if self._context.is_active and not self._is_repetition_scheduled:
-            self._is_repetition_scheduled = True
-            self._deletion.run_later(ELECTION_RETRY_MS, self._elect_again)
-
-    async def _elect_again(self) -> None:
-        self._is_repetition_scheduled = False
-        self._post(EventKind.BROKERS, "repeat an election", self.follow_brokers)
-
-    async def _follow_registrations(self) -> None:
         store, image = self._context.store, self._context.image
         await self._restarts.read()
         # Only brokers of a cluster change the data of their registration.

@@ -68,7 +68,7 @@ def test_a_new_controller_that_cannot_take_over_resigns(world):
     assert not second.controller.is_active
     assert not second.propagation.is_active
     assert world.active is world.nodes[3]
-    [(_, stop_abstaining)] = later
+    [(_, stop_abstaining), _] = later
     second.store.exists = exists
     world.run(stop_abstaining())
     world.crash(3)

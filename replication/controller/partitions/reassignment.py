@@ -165,12 +165,14 @@ class Reassignments:
     """Reassignments in progress on the controller. Public methods are called within an event of the controller.
 
     stop_replicas: stops and deletes removed replicas
+    on_failure: called after reassignments could not be completed; it schedules `repeat`
     on_finished: called after steps of reassignments, within an event
     post: submits an event
     """
 
     def __init__(self, context: ControllerContext, changes: TopicChanges, post: Post) -> None:
         self.stop_replicas: StopReplicas = stop_no_replicas
+        self.on_failure: Callable[[], None] = lambda: None
         self.on_finished: list[Callable[[], None]] = []
         self._context = context
         self._changes = changes
@@ -278,6 +280,13 @@ class Reassignments:
         self._due = set(self._pending)
         await self._continue()
 
+    async def repeat(self) -> None:
+        """Continue all reassignments, and stop all removed replicas again, after an event has failed."""
+        self._checked.clear()
+        self._due = set(self._pending)
+        await self._continue()
+        await self._follow_brokers(self._context.image.brokers)
+
     async def _continue(self) -> None:
         """Complete the pending reassignments of the due topics whose target is in sync."""
         context = self._context
@@ -297,6 +306,7 @@ class Reassignments:
                 continue
             except KafkaError as error:
                 logger.error("reassignments were not completed topic=%s error=%s", name, error)
+                self.on_failure()
                 continue
             if name in self._pending:
                 self._checked[name] = context.image.topics[name].partitions
@@ -455,27 +465,27 @@ class Reassignments:
 
     async def _forget(self, keys: Iterable[tuple[bytes, int]], broker_ids: set[int]) -> None:
         """Write the replicas of partitions whose removed replicas on these brokers are deleted."""
-        context = self._context
-        stopping = dict(context.stopping)
-        changed = set()
-        for topic_id, index in keys:
-            replicas = stopping.get((topic_id, index), ())
-            if broker_ids.isdisjoint(replicas):
-                continue
-            changed.add(topic_id)
-            if remaining := _subtract(replicas, broker_ids):
-                stopping[topic_id, index] = remaining
-            else:
-                del stopping[topic_id, index]
-        if not changed or not context.is_active:
+        stopping = self._context.stopping
+        by_topic: dict[bytes, list[tuple[bytes, int]]] = {}
+        for key in keys:
+            if not broker_ids.isdisjoint(stopping.get(key, ())):
+                by_topic.setdefault(key[0], []).append(key)
+        if not by_topic or not self._context.is_active:
             return
-        context.stopping = stopping
-        found = context.image.topics_by_id
-        for topic_id in changed:
+        for topic_id, changed in by_topic.items():
+            before = {key: stopping[key] for key in changed}
+            for key in changed:
+                if remaining := _subtract(stopping.pop(key), broker_ids):
+                    stopping[key] = remaining
             # A topic may have been deleted.
-            if (topic := found.get(topic_id)) is not None:
+            if (topic := self._context.image.topics_by_id.get(topic_id)) is None:
+                continue
+            try:
                 await self._write_node(topic)
-                logger.info("removed replicas are deleted topic=%s brokers=%s", topic.name, sorted(broker_ids))
+            except (KafkaError, MetadataStoreError):
+                stopping.update(before)
+                raise
+            logger.info("removed replicas are deleted topic=%s brokers=%s", topic.name, sorted(broker_ids))
         for listener in self.on_finished:
             listener()
 

@@ -76,13 +76,9 @@ class NewTopic(NamedTuple):
 
 
 class TopicChanges:
-    """Creates topics, adds partitions, elects leaders.
-
-    on_election_failed: called when leaders of a cluster could not be elected; it schedules another election
-    """
+    """Creates topics, adds partitions, elects leaders."""
 
     def __init__(self, context: ControllerContext, deletion: TopicDeletion) -> None:
-        self.on_election_failed: Callable[[], None] = lambda: None
         self._context = context
         self._deletion = deletion
 
@@ -229,9 +225,7 @@ class TopicChanges:
             if topics is None:
                 self._context.restarted.clear()
         except Exception:
-            if self._context.in_cluster:
-                self._withdraw_restarted()
-                self.on_election_failed()
+            self._withdraw_restarted()
             raise
         finally:
             self._context.image.publish()
