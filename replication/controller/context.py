@@ -125,10 +125,18 @@ class ControllerContext:
         self._change_role(ControllerRole.ACTIVE, "elected")
         self.shutting_down.clear()
         self.restarted.clear()
+        self._begin_propagation()
+
+    def _begin_propagation(self) -> None:
+        """Let the next publication contain everything: the brokers' metadata may differ from the last one."""
         if self.propagation is not None:
-            # The brokers' metadata may differ from what this broker read as a standby.
-            self.propagation.begin(epoch)
+            self.propagation.begin(self.epoch)
             self._publishes_all = True
+
+    def publish_all(self) -> None:
+        """Publish everything to all brokers."""
+        self._begin_propagation()
+        self.image.publish()
 
     def resign(self, why: str) -> None:
         """Stop acting as the controller."""

@@ -119,6 +119,7 @@ class Controller:
         self.reassignments.on_failure = self._events.on_failure = self._repeat_later
         self._repetition_ms = FIRST_REPETITION_MS
         self._is_repetition_scheduled = False
+        self._must_publish_all = False
         self._registration = Registration(store, now_ms)
         self._broker: BrokerMetadata | None = None
         self._ended_sessions = 0
@@ -316,14 +317,24 @@ class Controller:
     async def _catch_up(self) -> None:
         """Follow everything in the store again."""
         await self._follow_controller()
+        publishes_all, self._must_publish_all = self._must_publish_all, False
         if self.is_active:
+            if publishes_all:
+                self.context.publish_all()
+                await self.deletion.resume_replicas()
             await self._store_changes.follow_all()
             await self.reassignments.repeat()
             await self._operator_requests.execute()
-        if not self._is_repetition_scheduled:
+        # Whether the brokers apply a publication is not known yet.
+        if not publishes_all and not self._is_repetition_scheduled:
             self._repetition_ms = FIRST_REPETITION_MS
 
     # Responses of brokers
+
+    def on_publication_failed(self) -> None:
+        """Publish everything again later: some broker may lack a role, metadata, or the request to delete a replica."""
+        self._must_publish_all = True
+        self._repeat_later()
 
     def on_controller_moved(self) -> None:
         """Read the controller's node again: a broker has received a request of a later controller."""

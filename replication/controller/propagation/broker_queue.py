@@ -1,6 +1,7 @@
 """The queue of requests from the controller to one broker: in order, one in flight.
 
-A request is sent again until the broker has responded. After some failures of the broker itself it is dropped.
+A request is sent again until the broker has responded. After some failures of the broker itself it is dropped, and the
+controller publishes everything again later.
 """
 
 import logging

@@ -5,6 +5,7 @@ publication. Within a publication a broker gets LeaderAndIsr before UpdateMetada
 broker that has just registered gets the whole metadata first, then LeaderAndIsr for all of its replicas.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,8 @@ from odradek.replication.controller.states.partition_states import PartitionStat
 from odradek.replication.metadata.image import BrokerMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.updates import MetadataUpdate
 from odradek.replication.remote import Delay
+
+logger = logging.getLogger(__name__)
 
 PARTITIONS_PER_REQUEST: Final = 2000
 """Larger changes are split, except for the first LeaderAndIsr to a broker: Kafka starts its high watermark checkpoints
@@ -61,12 +64,18 @@ class PropagationParts(NamedTuple):
 
 
 class EpochPropagation:
-    """Builds and sends the requests of one controller epoch until `stop`."""
+    """Builds and sends the requests of one controller epoch until `stop`.
 
-    def __init__(self, epoch: int, parts: PropagationParts, on_response: OnResponse) -> None:
+    on_failure: called when requests could not be built; those of later publications are built nevertheless
+    """
+
+    def __init__(
+        self, epoch: int, parts: PropagationParts, on_response: OnResponse, on_failure: Callable[[], None]
+    ) -> None:
         self.epoch = epoch
         self._parts = parts
         self._on_response = on_response
+        self._on_failure = on_failure
         self._brokers: dict[int, BrokerMetadata] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._queues: dict[int, BrokerQueue] = {}
@@ -113,11 +122,20 @@ class EpochPropagation:
     async def _run(self) -> None:
         try:
             while self._work:
-                await self._work.popleft()()
+                await self._build(self._work.popleft())
         except _StoppedError:
             pass
         finally:
             self._is_building = False
+
+    async def _build(self, build: Build) -> None:
+        try:
+            await build()
+        except _StoppedError:
+            raise
+        except Exception:
+            logger.exception("requests to brokers could not be built; everything is sent again; please report it")
+            self._on_failure()
 
     # Publications
 

@@ -43,6 +43,9 @@ class PropagationListener(Protocol):
     def on_replicas_online(self, broker_id: int, broker_epoch: int, replicas: ReplicasOfBroker) -> None:
         """Handle a response without an error for these replicas, in an epoch of their broker."""
 
+    def on_publication_failed(self) -> None:
+        """Handle requests that could not be built, or that a broker failed to apply."""
+
 
 class Propagation:
     """Sends publications to the live brokers while this broker is the controller.
@@ -87,7 +90,7 @@ class Propagation:
     def begin(self, epoch: int) -> None:
         """Begin a controller epoch. Its first publication must contain all brokers and topics."""
         self.end()
-        self._current = EpochPropagation(epoch, self._parts, self._on_response)
+        self._current = EpochPropagation(epoch, self._parts, self._on_response, self._on_failure)
 
     def end(self) -> None:
         """End the controller epoch: nothing more is sent."""
@@ -152,6 +155,10 @@ class Propagation:
         client_id = str(self._parts.broker_id)
         return RemoteControlChannel(self._channels.open(broker, client_id=client_id, timeout_ms=self._timeout_ms))
 
+    def _on_failure(self) -> None:
+        if self.listener is not None:
+            self.listener.on_publication_failed()
+
     def _on_response(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
         listener = self.listener
         if response.error_code != ErrorCode.NONE:
@@ -164,8 +171,10 @@ class Propagation:
                 broker_id,
                 type(request).__name__,
                 error.name,
-                "" if is_expected else "; its log has the reason; a restart repeats the request",
+                "" if is_expected else "; its log has the reason; everything is sent again",
             )
+            if not is_expected:
+                self._on_failure()
             if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH and listener is not None:
                 listener.on_controller_moved()
         elif isinstance(response, LeaderAndIsrResponse) and listener is not None:

@@ -127,6 +127,11 @@ class TopicDeletion:
         self._blocked.clear()
         await self.resume()
 
+    async def resume_replicas(self) -> None:
+        """Delete the remaining replicas of all live brokers again, in a cluster."""
+        if self.replicas is not None:
+            await self.replicas.resume_on(sorted(self._context.image.brokers))
+
     async def refuse_marks(self) -> bool:
         """Remove the marks of other brokers if the deletion of topics is disabled; return whether there were any."""
         store = self._context.store

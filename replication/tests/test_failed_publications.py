@@ -1,0 +1,98 @@
+"""Publications of the controller that are not built, or that a broker does not apply: they are repeated."""
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from odradek.protocol.messages.stop_replica import StopReplicaResponse
+from odradek.replication.controller.propagation.broker_queue import MAX_RESENDS_AFTER_ERROR
+from odradek.replication.controller.propagation.requests import ControlBatch
+from odradek.replication.metadata import znodes
+from odradek.replication.tests.cluster_requests import create, delete, nodes
+from odradek.replication.tests.cluster_support import World
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def later(world):
+    """The repetitions that the controller has scheduled: delays and tasks."""
+    scheduled = []
+    world.active.controller.deletion.run_later = lambda delay_ms, task: scheduled.append((delay_ms, task))
+    return scheduled
+
+
+def repeat(world, later):
+    [(delay_ms, task)] = later
+    later.clear()
+    world.run(task())
+    return delay_ms
+
+
+def fail(world, broker_id, name, response_type):
+    """Let a broker fail to apply a kind of requests, until the returned function is called."""
+    fake = world.fakes[broker_id]
+    apply = getattr(fake, name)
+
+    async def refuse(request):
+        return response_type(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def end():
+        setattr(fake, name, apply)
+
+    setattr(fake, name, refuse)
+    return end
+
+
+def send_to_the_end(world):
+    """Let requests be sent again until they are dropped."""
+    for _ in range(MAX_RESENDS_AFTER_ERROR):
+        world.executor.wake()
+        world.executor.finish()
+
+
+def test_a_publication_that_cannot_be_built_is_repeated(world, later, monkeypatch):
+    """The brokers got no roles, and later publications did not contain them."""
+    add_roles = ControlBatch.add_roles
+
+    def fail_once(*arguments):
+        monkeypatch.setattr(ControlBatch, "add_roles", add_roles)
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(ControlBatch, "add_roles", fail_once)
+    create(world, "t", (2, 3))
+    create(world, "next", (2, 3))
+    assert set(world.fakes[2].roles) == {("next", 0)}
+    repeat(world, later)
+    assert set(world.fakes[2].roles) == set(world.fakes[1].cache) == {("t", 0), ("next", 0)}
+    assert not later
+
+
+def test_roles_that_a_broker_did_not_apply_are_sent_again(world, later):
+    """It kept its old role until its next start."""
+    end = fail(world, 2, "leader_and_isr", LeaderAndIsrResponse)
+    create(world, "t", (2, 3))
+    delays_ms = []
+    for _ in range(3):
+        send_to_the_end(world)
+        delays_ms.append(repeat(world, later))
+    assert delays_ms == [1000, 2000, 4000]
+    end()
+    send_to_the_end(world)
+    assert world.fakes[2].roles == {("t", 0): (2, 0, (2, 3), (2, 3))}
+    assert not later
+
+
+def test_replicas_that_a_broker_did_not_delete_are_deleted(world, later):
+    """The topic remained until the next start of the broker."""
+    create(world, "t", (2, 3))
+    end = fail(world, 2, "stop_replica", StopReplicaResponse)
+    assert delete(world, "t") == {}
+    send_to_the_end(world)
+    end()
+    repeat(world, later)
+    send_to_the_end(world)
+    assert nodes(world, znodes.TOPICS) == []
