@@ -14,6 +14,7 @@
 - `validation`: validation of produced batches
 - `segments`: segments and their indexes, and searches in them
 - `producers`: state of idempotent and transactional producers
+- `empty_log`: creation of a new partition's log
 - `recovery`: opening a partition's directory
 - `retention`: selection of segments to delete
 - `segment_age`: the age of segments, for retention

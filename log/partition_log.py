@@ -25,8 +25,8 @@ from odradek.protocol.batches.streaming import Step
 class PartitionLog:
     """Facade of a log: its state, and the methods of the parts that read and change it.
 
-    Created by `odradek.log.recovery.open_partition_log`. Not thread-safe, except for `LogSync.run`,
-    `remove_deleted` and regions that were read.
+    Created by `recovery.open_partition_log` or `empty_log.create_partition_log`. Not thread-safe, except for
+    `LogSync.run`, `remove_deleted` and regions that were read.
 
     `state` is shared by the parts. The produce and fetch paths read it directly, because a property costs a call; for
     the same reason the methods of these paths are attributes, bound to the parts. Neither the state nor a part refers

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 from odradek.log.background.tasks import RunInThread, Schedule
 from odradek.log.config import LogConfig
+from odradek.log.empty_log import create_partition_log
 from odradek.log.management.checkpoint_task import OffsetCheckpoints
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
 from odradek.log.management.retirement import LogRetirement
 from odradek.log.partition_log import PartitionLog
-from odradek.log.recovery import DamagedLogError, open_partition_log
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import (
     ExhaustedError,
@@ -79,7 +79,7 @@ class LogCreation:
                 path = f"{directory.path}/{partition_name(*key)}"
                 online = self._log_dirs.online()
                 log = self._create_in(directory, path, key, config, now_ms, producer_expiration_ms, online)
-            except (LogDirFailure, DamagedLogError, ShortageError) as error:
+            except (LogDirFailure, ShortageError) as error:
                 self._log_dirs.fail(directory.path, error)
                 short = error if isinstance(error, ShortageError) else short
                 if key in offline or is_exhausted(error):
@@ -114,19 +114,16 @@ class LogCreation:
         if self._fs.exists(final_path):
             self._retirement.rename(final_path, key, STRAY_SUFFIX)
         future_path = f"{path}/{marked_name(*key, unique, FUTURE_SUFFIX)}"
-        try:
-            log = self._create_in(
-                directory,
-                future_path,
-                key,
-                current.config,
-                now_ms,
-                producer_expiration_ms,
-                [directory],
-                current.log_start_offset,
-            )
-        except DamagedLogError as error:
-            raise LogDirFailure(path, str(error)) from error
+        log = self._create_in(
+            directory,
+            future_path,
+            key,
+            current.config,
+            now_ms,
+            producer_expiration_ms,
+            [directory],
+            current.log_start_offset,
+        )
         topic_id = self._table.topic_ids.get(key)
         if topic_id is not None:
             try:
@@ -149,7 +146,7 @@ class LogCreation:
         checked: list[LogDirectory],
         log_start_offset: int = 0,
     ) -> PartitionLog:
-        """Create a log in a log directory. Raises LogDirFailure, DamagedLogError, ShortageError.
+        """Create a log in a log directory. Raises LogDirFailure, ShortageError.
 
         If it raises, the incomplete log is removed durably: otherwise the next start would find two logs if this one is
         created in another directory. If it cannot be removed, the partition is offline until the next start, which
@@ -171,24 +168,23 @@ class LogCreation:
         except OSError as error:
             raise storage_error(directory.path, f"creating {path} failed: {error}", error) from error
         try:
-            return open_partition_log(
+            return create_partition_log(
                 self._fs,
                 path,
                 *key,
                 config,
                 now_ms=now_ms,
                 monotonic_ms=self._schedule.monotonic_ms(),
-                is_clean=True,
                 log_start_offset=log_start_offset,
                 producer_expiration_ms=producer_expiration_ms,
                 choose_jitter_ms=self._choose_jitter_ms,
             )
-        except (LogDirFailure, DamagedLogError, ShortageError) as error:
+        except (LogDirFailure, ShortageError) as error:
             self._remove_incomplete(directory, path, key, error)
             raise
 
     def _remove_incomplete(
-        self, directory: LogDirectory, path: str, key: Key, error: KafkaError | DamagedLogError
+        self, directory: LogDirectory, path: str, key: Key, error: LogDirFailure | ShortageError
     ) -> None:
         """Remove the directory of a log whose creation failed with `error`. Raises LogDirFailure if that fails."""
         if is_exhausted(error):

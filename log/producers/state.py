@@ -65,7 +65,10 @@ class ProducerState:
     Methods that write snapshots raise OSError.
     """
 
-    def __init__(self, fs: FileSystem, directory: str, *, expiration_ms: int) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, *, expiration_ms: int, snapshots: list[int] | None = None
+    ) -> None:
+        """Create an empty state. `snapshots` are those in the directory, by offset, ascending; None to list them."""
         self._fs = fs
         self.directory = directory
         self.expiration_ms = expiration_ms
@@ -78,7 +81,7 @@ class ProducerState:
         self._ongoing_starts: list[int] = []
         """A heap of the start offsets of open transactions; it may contain starts of completed ones."""
         self._unreplicated: dict[int, int] = {}
-        self._snapshots = self._list_snapshots()
+        self._snapshots = self._list_snapshots() if snapshots is None else snapshots
         self._spared_snapshot = NO_OFFSET
         self._unsynced_snapshot = NO_OFFSET
         self._largest_loaded_id = -1
@@ -439,8 +442,8 @@ class ProducerState:
 
     def load_earlier(self, log_start_offset: int, end_offset: int, now_ms: int) -> "ProducerState":
         """Return the producers of the newest snapshot up to `end_offset`, for `replace` after a replay of the rest."""
-        earlier = ProducerState(self._fs, self.directory, expiration_ms=self.expiration_ms)
-        earlier._snapshots = [offset for offset in self._snapshots if log_start_offset < offset <= end_offset]
+        snapshots = [offset for offset in self._snapshots if log_start_offset < offset <= end_offset]
+        earlier = ProducerState(self._fs, self.directory, expiration_ms=self.expiration_ms, snapshots=snapshots)
         earlier._load(log_start_offset, now_ms)
         return earlier
 
