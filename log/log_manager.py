@@ -416,6 +416,8 @@ class LogManager:
             log = self._creation.create(
                 key, self._config_of(topic), now_ms, self.settings.producer_id_expiration_ms
             )
+            if topic_id is None:
+                self._creation.sync_names(log)
         known_id = self.table.topic_ids.get(key)
         if topic_id is None or topic_id == known_id:
             return log

@@ -71,7 +71,10 @@ class LogCreation:
             del self.preferred[next(iter(self.preferred))]
 
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:
-        """Create a log. Raises KAFKA_STORAGE_ERROR if no directory is usable, ShortageError if one may be later."""
+        """Create a log. Call `store_topic_id` or `sync_names` then.
+
+        Raises KAFKA_STORAGE_ERROR if no directory is usable, ShortageError if one may be later.
+        """
         short: ShortageError | None = None
         offline = self._table.offline
         for directory in self._candidates(key):
@@ -87,7 +90,6 @@ class LogCreation:
                 continue
             self._table.add(key, log)
             self.preferred.pop(key, None)
-            self._sync_names(log)
             return log
         if short is not None and key not in offline:
             raise short
@@ -220,7 +222,7 @@ class LogCreation:
         self._write_topic_id(log, topic_id)
         self._table.topic_ids[log.topic, log.partition] = topic_id
         log.mark_name_unsynced()
-        self._sync_names(log)
+        self.sync_names(log)
 
     def _write_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         try:
@@ -230,7 +232,7 @@ class LogCreation:
             self._log_dirs.fail(log.log_directory, failure)
             raise failure from error
 
-    def _sync_names(self, log: PartitionLog) -> None:
+    def sync_names(self, log: PartitionLog) -> None:
         """Make a new directory and its topic id survive a crash of the machine, without waiting for it."""
         self._name_syncs[log.log_directory].add(log.directory)
 
@@ -238,4 +240,4 @@ class LogCreation:
         def failed(error: Exception) -> None:
             self._log_dirs.work_failed(directory.path, error)
 
-        return NameSync(self._fs, directory, self._run_in_thread, failed)
+        return NameSync(self._fs, directory, self._schedule, self._run_in_thread, failed)

@@ -10,8 +10,9 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import CLEAN_SHUTDOWN_FILE, read_leader_epochs
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock, SimulatedCrash
+from odradek.log.storage.name_sync import SYNC_INTERVAL_MS
 from odradek.log.tests.cleaning import mark, put
-from odradek.log.tests.managers import ONE_THREAD, append, opened, served
+from odradek.log.tests.managers import ONE_THREAD, append, opened, run_until, served
 from odradek.log.tests.support import start_over, truncate
 from odradek.log.tests.threads import Threads
 from odradek.protocol.records import ControlType
@@ -134,7 +135,7 @@ def test_a_changed_log_is_made_durable(sync_mode, change):
 
 def test_a_log_of_an_unclean_stop_is_made_durable_although_nothing_was_written(sync_mode):
     fs = MemoryFileSystem()
-    with_logs(fs, 2)
+    run_until(with_logs(fs, 2), 0, SYNC_INTERVAL_MS)
     fs.crash()
     fs._held.clear()
     manager = opened(fs, [DIRECTORY])

@@ -10,7 +10,8 @@ from odradek.log.log_manager import LogManager
 from odradek.log.management.removals import Removals
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock
-from odradek.log.tests.managers import opened
+from odradek.log.storage.name_sync import SYNC_INTERVAL_MS
+from odradek.log.tests.managers import TOPIC_ID, opened, run_due, run_until
 from odradek.log.tests.test_closing import DIRECTORY, Syncs
 from odradek.log.tests.threads import Threads
 
@@ -31,6 +32,7 @@ def test_logs_created_during_a_sync_are_synced_together():
     make(manager, 100)
     assert len(threads.waiting) == 1
     syncs = Syncs(fs)
+    run_until(manager, 0, SYNC_INTERVAL_MS)
     threads.run()
     assert syncs.count < 10
     fs.crash(lose_names=True)
@@ -42,9 +44,37 @@ def test_a_few_logs_are_synced_without_the_whole_file_system(monkeypatch):
     manager = opened(fs, [DIRECTORY], run_in_thread=threads)
     monkeypatch.setattr(MemoryLock, "sync_file_system", lambda self: pytest.fail("the whole file system is synced"))
     make(manager, 3)
+    run_until(manager, 0, SYNC_INTERVAL_MS)
     threads.run()
     fs.crash(lose_names=True)
     assert topic_ids(fs) == [bytes([index]) * 16 for index in range(3)]
+
+
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, None])
+def test_a_single_log_is_synced_at_once(topic_id):
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [DIRECTORY], run_in_thread=threads)
+    manager.create_log("t", 0, topic_id, 0, is_new=True)
+    threads.run()
+    fs.crash(lose_names=True)
+    assert topic_ids(fs) == [topic_id]
+
+
+def test_many_logs_created_one_after_the_other_need_few_syncs():
+    """Each creation waits for the sync in progress."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [DIRECTORY], run_in_thread=threads)
+    started = 0
+    for index in range(200):
+        run_due(manager, 10 * index)
+        make(manager, 1, index)
+        started += len(threads.waiting)
+        threads.run()
+    assert started <= 200 * 10 / SYNC_INTERVAL_MS + 1
+    run_until(manager, 2_000, 2_000 + SYNC_INTERVAL_MS)
+    threads.run()
+    fs.crash(lose_names=True)
+    assert topic_ids(fs) == [bytes([index]) * 16 for index in range(200)]
 
 
 def test_a_failed_sync_takes_the_directory_offline_and_ends_its_syncs():
