@@ -1,12 +1,13 @@
 """Checkpoints of offsets in the log directories: recovery points, log starts, high watermarks, compacted offsets."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Final
 
 from odradek.log.background.shared_write import SharedWrite
 from odradek.log.background.tasks import Done, RunInThread, Schedule
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
+from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoint_file import Offsets
 from odradek.log.storage.checkpoints import (
     CLEANER_OFFSETS_FILE,
@@ -24,6 +25,9 @@ checkpoints are above the new end.
 """
 
 _AFTER_ROLL_MS = 1_000
+
+_LOGS_PER_STEP: Final = 500
+"""Logs whose offsets are collected in one step, which takes less than 1 ms."""
 
 
 class OffsetCheckpoints:
@@ -50,7 +54,9 @@ class OffsetCheckpoints:
 
     def offsets(self, file_name: str, path: str) -> Offsets:
         """Return the current content of a checkpoint file. A damaged log keeps its entry until it is repaired."""
-        offsets = self._offsets_of_served(file_name, path)
+        return self._with_offline(self._offsets_of(self._served(), file_name, path), file_name, path)
+
+    def _with_offline(self, offsets: Offsets, file_name: str, path: str) -> Offsets:
         for key, directory in self._table.offline.items():
             if directory.rpartition("/")[0] == path and key not in offsets:
                 entry = self._log_dirs.by_path[path].recorded_offset(file_name, key)
@@ -58,30 +64,58 @@ class OffsetCheckpoints:
                     offsets[key] = entry
         return offsets
 
-    def _offsets_of_served(self, file_name: str, path: str) -> Offsets:
-        has_one = len(self._log_dirs.by_path) == 1
-        logs = [(key, log) for key, log in self._table.logs.items() if has_one or log.log_directory == path]
+    def _served(self) -> list[tuple[Key, PartitionLog]]:
         # A future log is a copy with the gaps of the current log, so that it has the same compacted offset.
-        logs += [(key, log) for key, log in self._table.future_logs.items() if log.log_directory == path]
+        return [*self._table.logs.items(), *self._table.future_logs.items()]
+
+    def _offsets_of(self, logs: Sequence[tuple[Key, PartitionLog]], file_name: str, path: str) -> Offsets:
+        if len(self._log_dirs.by_path) > 1:
+            logs = [(key, log) for key, log in logs if log.log_directory == path]
         if file_name == RECOVERY_POINTS_FILE:
-            return {key: log.recovery_point for key, log in logs}
+            return {key: log.state.recovery_point for key, log in logs}
         if file_name == HIGH_WATERMARKS_FILE:
-            return {key: log.high_watermark for key, log in logs}
+            return {key: log.state.high_watermark for key, log in logs}
         if file_name == CLEANER_OFFSETS_FILE:
             return {key: self._cleaned[key] for key, _ in logs if key in self._cleaned}
         # Apache Kafka omits a start that equals the base offset of the first segment. It is written here, because a
         # power loss may undo the removal of earlier segments.
-        return {key: log.log_start_offset for key, log in logs if log.log_start_offset > 0}
+        return {key: start for key, log in logs if (start := log.state.log_start_offset) > 0}
 
     def write_now(self, directory: LogDirectory, file_name: str) -> None:
         """Write a checkpoint. Blocks; raises LogDirFailure, ShortageError."""
         directory.write_checkpoint(file_name, self.offsets(file_name, directory.path))
 
     def write(self, directory: LogDirectory, file_name: str) -> None:
-        """Write a checkpoint in a thread."""
-        write = self.prepare(directory.path, file_name)
-        if write is not None:
-            self._log_dirs.run(directory.path, write)
+        """Write a checkpoint in a thread. Its content is collected in steps, as one-time actions of the schedule."""
+        self._continue(self._write_in_steps(directory, file_name))
+
+    def _continue(self, steps: Generator[None, None, None]) -> None:
+        for _ in steps:
+            self._schedule.once(0, lambda: self._continue(steps))
+            return
+
+    def _write_in_steps(self, directory: LogDirectory, file_name: str) -> Generator[None, None, None]:
+        """Collect the content of a checkpoint in steps, between which logs change, then write it.
+
+        An entry may be outdated, but its log is still served at the last step: a new log of the same name would get the
+        entry of a deleted one. Content that was recorded meanwhile is newer, and is kept: the collected one may have
+        offsets from before a truncation.
+        """
+        path, recorded = directory.path, directory.recorded_offsets(file_name)
+        logs = self._served()
+        offsets: Offsets = {}
+        for first in range(0, len(logs), _LOGS_PER_STEP):
+            if first:
+                yield
+            offsets |= self._offsets_of(logs[first : first + _LOGS_PER_STEP], file_name, path)
+        current, future = self._table.logs, self._table.future_logs
+        for key, log in logs:
+            if log is not current.get(key) and log is not future.get(key) and log.log_directory == path:
+                offsets.pop(key, None)
+        if directory.recorded_offsets(file_name) is recorded:
+            write = directory.prepare_checkpoint(file_name, self._with_offline(offsets, file_name, path))
+            if write is not None:
+                self._log_dirs.run(path, write)
 
     def prepare(self, path: str, file_name: str) -> Callable[[], None] | None:
         """Return the write that saves a checkpoint's current content, for any thread; None if the file has it."""

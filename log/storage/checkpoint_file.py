@@ -16,7 +16,7 @@ Offsets = dict[tuple[str, int], int]
 
 
 class OffsetCheckpointFile:
-    """A checkpoint file: its recorded content, and its content on the disk.
+    """A checkpoint file: its `recorded` content, which `read` and `record` replace, and its content on the disk.
 
     `record` and `may_hold` do not block, even during a write.
     """
@@ -24,7 +24,7 @@ class OffsetCheckpointFile:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
-        self._recorded: Offsets = {}
+        self.recorded: Offsets = {}
         self._written: Offsets | None = None
         # All entries of writes in progress or failed. The file has the content of one of these writes, or `_written`.
         self._uncertain: Offsets | None = None
@@ -34,24 +34,20 @@ class OffsetCheckpointFile:
 
     def read(self) -> Offsets:
         """Read the entries from the disk. Raises OSError, MalformedFileError."""
-        self._recorded = self._written = checkpoints.read_offsets(self._fs, self._path)
+        self.recorded = self._written = checkpoints.read_offsets(self._fs, self._path)
         return self._written
 
     def record(self, offsets: Offsets) -> bool:
         """Set the content to write; return whether a write is necessary."""
         with self._state_lock:
-            self._recorded = offsets
+            self.recorded = offsets
             return self._is_outdated()
-
-    def recorded(self, key: tuple[str, int]) -> int | None:
-        """Return the entry of a partition in the recorded content."""
-        return self._recorded.get(key)
 
     def write(self) -> None:
         """Write the recorded content durably. Blocks. After an OSError the next call tries again."""
         with self._write_lock:
             with self._state_lock:
-                offsets = self._recorded
+                offsets = self.recorded
                 if self._is_closed or not self._is_outdated():
                     return
                 self._uncertain = offsets if self._uncertain is None else {**self._uncertain, **offsets}
@@ -63,7 +59,7 @@ class OffsetCheckpointFile:
     def may_hold(self, key: tuple[str, int]) -> bool:
         """Return whether the file contains an entry of this partition, or a pending write may add one."""
         with self._state_lock:
-            contents = (self._recorded, self._written, self._uncertain)
+            contents = (self.recorded, self._written, self._uncertain)
             return any(offsets is not None and key in offsets for offsets in contents)
 
     def close(self) -> None:
@@ -72,4 +68,4 @@ class OffsetCheckpointFile:
             self._is_closed = True
 
     def _is_outdated(self) -> bool:
-        return self._uncertain is not None or self._written != self._recorded
+        return self._uncertain is not None or self._written != self.recorded

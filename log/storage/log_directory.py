@@ -222,9 +222,13 @@ class LogDirectory:
         is_outdated = self._checkpoints[file_name].record(offsets)
         return (lambda: self._write(file_name)) if is_outdated else None
 
+    def recorded_offsets(self, file_name: str) -> Offsets:
+        """Return the content last read from a checkpoint, or prepared for it. Each preparation is another object."""
+        return self._checkpoints[file_name].recorded
+
     def recorded_offset(self, file_name: str, key: tuple[str, int]) -> int | None:
-        """Return the entry of a partition in the content last read from a checkpoint, or prepared for it."""
-        return self._checkpoints[file_name].recorded(key)
+        """Return the entry of a partition in `recorded_offsets`."""
+        return self.recorded_offsets(file_name).get(key)
 
     def write_checkpoint(self, file_name: str, offsets: Offsets) -> None:
         write = self.prepare_checkpoint(file_name, offsets)

@@ -9,7 +9,9 @@ import pytest
 
 from odradek.log.background.tasks import run_inline
 from odradek.log.log_manager import LogManager
+from odradek.log.management import checkpoint_task
 from odradek.log.partition_log import PartitionLog
+from odradek.log.state import LogState
 from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoint_file import OffsetCheckpointFile
 from odradek.log.storage.filesystem import DiskFullError
@@ -208,12 +210,106 @@ def test_a_truncation_is_not_undone_by_a_checkpoint_that_waited() -> None:
     assert on_disk(fs, RECOVERY) == {KEY: 0}
 
 
+@pytest.fixture
+def one_log_per_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_task, "_LOGS_PER_STEP", 1)
+
+
+def begin_write(manager: LogManager, file_name: str) -> None:
+    """Begin to collect a checkpoint: the entry of the first log is collected, and those of other logs are not."""
+    manager.create_log("u", 0, NEW_ID, 0)
+    manager.checkpoints.write(manager.directories[PATH], file_name)
+
+
+@pytest.mark.usefixtures("one_log_per_step")
+def test_a_log_that_is_created_again_while_a_checkpoint_is_collected_gets_no_old_entry() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [PATH], run_in_thread=threads)
+    # The first deletion of a log writes the checkpoints at once, and the next ones a second later.
+    manager.create_log("v", 0, TOPIC_ID, 0)
+    manager.delete_log("v", 0)
+    run_until(manager, 0, 100)
+    log = manager.create_log(*KEY, TOPIC_ID, 100)
+    append(log, *[b"old"] * 10)
+    log.delete_records_before(5)
+    begin_write(manager, START)
+    create_again(manager)
+    run_until(manager, 100, 200)
+    threads.run()
+    assert KEY not in on_disk(fs, START)
+    assert_new_log_is_complete(fs)
+
+
+@pytest.mark.usefixtures("one_log_per_step")
+def test_a_truncation_is_not_undone_by_a_checkpoint_that_is_collected() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [PATH], run_in_thread=threads)
+    log = manager.create_log(*KEY, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    log.roll(0)
+    log.flush(0)
+    assert log.recovery_point == 3
+    begin_write(manager, RECOVERY)
+    truncate(manager, 0, 0)
+    append(log, b"d")
+    run_until(manager, 0, 100)
+    threads.run()
+    assert on_disk(fs, RECOVERY) == {KEY: 0, ("u", 0): 0}
+
+
+@pytest.mark.usefixtures("one_log_per_step")
+def test_a_log_that_moves_while_a_checkpoint_is_collected_keeps_its_entry() -> None:
+    """The move ends without an effect, and the log is served as before."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, [PATH, "/data/b"], run_in_thread=threads)
+    manager.prefer_directory(*KEY, PATH)
+    log = manager.create_log(*KEY, TOPIC_ID, 0)
+    append(log, *[b"old"] * 10)
+    log.delete_records_before(5)
+    manager.move_log(*KEY, "/data/b", 0)
+    begin_write(manager, START)
+    manager.move_log(*KEY, PATH, 0)
+    run_until(manager, 0, 100)
+    threads.run()
+    assert on_disk(fs, START) == {KEY: 5}
+
+
+def test_the_logs_of_a_checkpoint_are_visited_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each visit takes 10 us here."""
+    fs = MemoryFileSystem()
+    manager = opened(fs, [PATH])
+    for index in range(3000):
+        manager.create_log("t", index, TOPIC_ID, 0)
+    clock_s = 0.0
+
+    def recovery_point(state: LogState) -> int:
+        nonlocal clock_s
+        clock_s += 0.000_01
+        return 7
+
+    monkeypatch.setattr(LogState, "recovery_point", property(recovery_point))
+    manager.schedule._monotonic = lambda: clock_s
+    manager.schedule.jobs.clear()
+    manager.schedule.once(0, lambda: manager.checkpoints.write(manager.directories[PATH], RECOVERY))
+    longest_s = 0.0
+    for _ in range(20):
+        before_s = clock_s
+        manager.run_due(0)
+        longest_s = max(longest_s, clock_s - before_s)
+    assert len(on_disk(fs, RECOVERY)) == 3000
+    assert longest_s < 0.01
+
+
+@pytest.mark.parametrize("logs_per_step", [1, 500])
 @pytest.mark.parametrize("seed", range(30))
-def test_no_entry_is_beyond_the_end_of_its_log(seed: int) -> None:
+def test_no_entry_is_beyond_the_end_of_its_log(
+    seed: int, logs_per_step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random operations on two topics in two directories, with threads in any order and writes that fail.
 
     Every log begins at offset 0, so an entry beyond the log's end is one of an earlier log of the same name.
     """
+    monkeypatch.setattr(checkpoint_task, "_LOGS_PER_STEP", logs_per_step)
     random, fs, threads = Random(seed), MemoryFileSystem(), Threads()
     paths = [PATH, "/data/b"]
     manager = opened(fs, paths, run_in_thread=threads)
@@ -242,6 +338,8 @@ def test_no_entry_is_beyond_the_end_of_its_log(seed: int) -> None:
                 log.flush(now_ms)
         elif action <= 5:
             now_ms = run_until(manager, now_ms, now_ms + 61_000)
+            for file_name in ALL_CHECKPOINTS:
+                manager.checkpoints.write(manager.directories[random.choice(paths)], file_name)
             manager.checkpoint_cleaned(random.choice(paths), lambda: None)
         elif action <= 7 and threads.waiting:
             run_inline(*threads.waiting.pop(random.randrange(len(threads.waiting))))
