@@ -5,4 +5,5 @@
 - `replicas`: the partitions on this broker
 - `following`: replication from the leaders of partitions
 - `remote`: interfaces to other brokers
+- `pauses`: pauses of long work
 """

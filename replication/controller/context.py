@@ -1,9 +1,9 @@
 """The controller's context: its role, its epoch and its own image, and writes that only the controller can make."""
 
 import logging
-from collections.abc import Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final
+from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.propagation.propagation import Propagation
@@ -22,6 +22,7 @@ from odradek.replication.metadata.store import (
     TransactionError,
 )
 from odradek.replication.metadata.updates import MetadataPublisher, full_update, update_from
+from odradek.replication.pauses import Pause
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,6 @@ OPERATION_BYTES: Final = 64
 """Approximate size of an operation without its path and data."""
 
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-
-Pause = Callable[[], Coroutine[Any, Any, None]]
-
 
 class ControllerRole(Enum):
     """A broker's role in the control of its cluster."""

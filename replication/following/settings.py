@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from odradek.replication.metadata.image import BrokerMetadata
 from odradek.replication.metadata.store import Waiter
+from odradek.replication.pauses import run_with_pauses
 from odradek.replication.remote import BrokerChannels, Delay
 from odradek.replication.replicas.throttle import Throttle
 
@@ -58,10 +59,4 @@ class FetcherParts(NamedTuple):
 
     async def run_steps(self, steps: Generator[None, None, Result]) -> Result:
         """Run all steps, with other work of the broker between them; return their result."""
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: Result = end.value
-                return result
-            await self.tasks.pause()
+        return await run_with_pauses(steps, self.tasks.pause)

@@ -1,7 +1,7 @@
 """Loading of the metadata image from the store."""
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -16,21 +16,17 @@ from odradek.replication.metadata.image import (
     TopicMetadata,
 )
 from odradek.replication.metadata.store import Check, MetadataStore, Node, NoNodeError, StoreDamagedError, Watcher
+from odradek.replication.pauses import Pause, no_pause
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Pause = Callable[[], Awaitable[None]]
 
 _NODES_PER_READ: Final = 100
 """So many reads are in flight together, at most. An embedded store reads so many nodes in about 1 ms."""
 
 StateWrites = dict[tuple[str, int], int]
 """By topic and partition, the transaction that wrote the partition's state last (ZooKeeper's mzxid)."""
-
-
-async def no_pause() -> None:
-    """Return at once."""
 
 
 async def load_image(

@@ -5,16 +5,15 @@ from collections.abc import Container
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import (
-    Pause,
     StateWrites,
     load_broker_configs,
     load_controller,
     load_topic_configs,
-    no_pause,
     read_image,
     read_node,
 )
 from odradek.replication.metadata.store import MetadataStore, Watcher
+from odradek.replication.pauses import Pause, no_pause
 
 
 async def reload_image(store: MetadataStore, image: ClusterMetadata, pause: Pause = no_pause) -> None:

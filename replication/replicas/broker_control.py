@@ -53,6 +53,7 @@ from odradek.replication.metadata.image import (
 )
 from odradek.replication.metadata.store import MetadataStoreError
 from odradek.replication.metadata.topic_names import is_internal
+from odradek.replication.pauses import in_slices
 from odradek.replication.replicas.replica_manager import ReplicaManager
 
 logger = logging.getLogger(__name__)
@@ -166,9 +167,7 @@ class BrokerControl:
         known = () if current is None else current.partitions
         errors: dict[int, ErrorCode] = {}
         changed: dict[int, PartitionMetadata] = {}
-        for number, state in enumerate(requested.partition_states):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._events.executor.pause()
+        async for state in in_slices(requested.partition_states, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
             index = state.partition_index
             before = known[index] if index < len(known) else _UNASSIGNED
             error = self._check_state(name, state, before)
@@ -216,9 +215,7 @@ class BrokerControl:
         A log that cannot be created for lack of a resource is created later, with the role that is assigned now.
         """
         rows = []
-        for number, state in enumerate(topic.partition_states):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._events.executor.pause()
+        async for state in in_slices(topic.partition_states, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
             index = state.partition_index
             error = errors.get(index)
             if error is None:
@@ -257,9 +254,7 @@ class BrokerControl:
         known = () if topic is None else topic.partitions
         errors: dict[int, ErrorCode] = {}
         changed: dict[int, PartitionMetadata] = {}
-        for number, state in enumerate(states):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._events.executor.pause()
+        async for state in in_slices(states, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
             index = state.partition_index
             before = known[index] if index < len(known) else _UNASSIGNED
             if self._replicas.is_offline(name, index):

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.admin.automatic_topics import find_setting, plan_automatic_topic
 from odradek.replication.controller.admin.topics import MAX_PARTITIONS_PER_REQUEST, USE_DEFAULT
-from odradek.replication.controller.context import Pause, as_kafka_error
+from odradek.replication.controller.context import as_kafka_error
 from odradek.replication.controller.states.assignment import RandomSource, assign_replicas, find_racks
 from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata import znodes
@@ -28,6 +28,7 @@ from odradek.replication.metadata.store import (
     TransactionError,
 )
 from odradek.replication.metadata.topic_names import check_topic_name, colliding_topic, is_internal
+from odradek.replication.pauses import Pause
 
 logger = logging.getLogger(__name__)
 

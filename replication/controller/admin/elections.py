@@ -18,6 +18,7 @@ from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.states.partition_states import change_state, elect_leader, elect_preferred_leader
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
+from odradek.replication.pauses import in_slices
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
@@ -105,9 +106,7 @@ class ElectionAdmin:
         is_for_all = request.topic_partitions is None
         async for topic, indexes in self._list_requested(request):
             result = ElectLeadersResponseReplicaElectionResult(topic=topic)
-            for number, index in enumerate(indexes):
-                if number % _PARTITIONS_PER_PAUSE == 0:
-                    await self._context.pause()
+            async for index in in_slices(indexes, _PARTITIONS_PER_PAUSE, self._context.pause):
                 code, text = ErrorCode.NONE, None
                 try:
                     plan.elect(topic, index, request.election_type, "requested")

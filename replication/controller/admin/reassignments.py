@@ -25,6 +25,7 @@ from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.partitions.reassignment import find_target, is_reassigning
 from odradek.replication.controller.states.assignment import check_replicas
 from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.pauses import in_slices
 
 _PARTITIONS_PER_PAUSE: Final = 500
 
@@ -52,9 +53,8 @@ class ReassignmentAdmin:
             await self._controller.pause()
             errors = await self._alter_topic(topic.name, topic.partitions, allows_change)
             row = AlterPartitionReassignmentsResponseReassignableTopicResponse(name=topic.name)
-            for number, (partition, error) in enumerate(zip(topic.partitions, errors, strict=True)):
-                if number % _PARTITIONS_PER_PAUSE == 0:
-                    await self._controller.pause()
+            outcomes = zip(topic.partitions, errors, strict=True)
+            async for partition, error in in_slices(outcomes, _PARTITIONS_PER_PAUSE, self._controller.pause):
                 row.partitions.append(
                     AlterPartitionReassignmentsResponseReassignablePartitionResponse(
                         partition_index=partition.partition_index,
@@ -88,9 +88,7 @@ class ReassignmentAdmin:
     ) -> list[KafkaError | None]:
         errors: list[KafkaError | None] = []
         targets: dict[int, Sequence[int] | None] = {}
-        for number, requested in enumerate(partitions):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._controller.pause()
+        async for requested in in_slices(partitions, _PARTITIONS_PER_PAUSE, self._controller.pause):
             try:
                 self._check(name, requested.partition_index, requested.replicas, allows_change)
             except KafkaError as error:
@@ -147,9 +145,7 @@ class ReassignmentAdmin:
         self, response: ListPartitionReassignmentsResponse, topic: TopicMetadata, indexes: Iterable[int]
     ) -> None:
         rows = []
-        for number, index in enumerate(indexes):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._controller.pause()
+        async for index in in_slices(indexes, _PARTITIONS_PER_PAUSE, self._controller.pause):
             if not 0 <= index < len(topic.partitions):
                 continue
             partition = topic.partitions[index]

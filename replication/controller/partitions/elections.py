@@ -14,6 +14,7 @@ from odradek.replication.controller.events import EventKind, Work
 from odradek.replication.controller.states.partition_states import change_state, elect_preferred_leader
 from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.metadata.image import MetadataDelta, PartitionMetadata, TopicMetadata
+from odradek.replication.pauses import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -62,9 +63,7 @@ class Elections:
         totals: dict[int, int] = {}
         displaced: dict[int, list[tuple[str, int]]] = {}
         for topic in list(context.image.topics.values()):
-            for index, partition in enumerate(topic.partitions):
-                if index % _PARTITIONS_PER_PAUSE == 0:
-                    await context.pause()
+            async for index, partition in in_slices(enumerate(topic.partitions), _PARTITIONS_PER_PAUSE, context.pause):
                 preferred = partition.replicas[0]
                 totals[preferred] = totals.get(preferred, 0) + 1
                 if partition.leader != preferred:
@@ -88,9 +87,7 @@ class Elections:
         context = self._context
         changed: dict[str, list[PartitionMetadata]] = {}
         count = 0
-        for number, (name, index) in enumerate(partitions):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await context.pause()
+        async for name, index in in_slices(partitions, _PARTITIONS_PER_PAUSE, context.pause):
             topic, partition = context.image.topics.get(name), context.image.partition(name, index)
             if topic is None or partition is None or partition.leader == partition.replicas[0]:
                 continue

@@ -40,6 +40,7 @@ from odradek.replication.metadata.store import (
     SetData,
     TransactionError,
 )
+from odradek.replication.pauses import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -215,9 +216,7 @@ class Reassignments:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
         steps: dict[int, ReassignmentStep] = {}
         results: dict[int, KafkaError | None] = {}
-        for number, (index, target) in enumerate(targets.items()):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await context.pause()
+        async for index, target in in_slices(targets.items(), _PARTITIONS_PER_PAUSE, context.pause):
             old = topic.partitions[index]
             wanted = find_origin(old) if target is None else target
             try:
@@ -317,9 +316,7 @@ class Reassignments:
         """Return the steps of a topic's partitions that have changed since the last check, and can be completed."""
         context, checked = self._context, self._checked.get(topic.name, ())
         steps: dict[int, ReassignmentStep] = {}
-        for number, index in enumerate(tuple(self._pending.get(topic.name, ()))):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await context.pause()
+        async for index in in_slices(tuple(self._pending.get(topic.name, ())), _PARTITIONS_PER_PAUSE, context.pause):
             if index >= len(topic.partitions) or not is_reassigning(topic.partitions[index]):
                 self._set_pending(topic.name, index, False)
             elif index >= len(checked) or checked[index] is not topic.partitions[index]:
@@ -352,9 +349,7 @@ class Reassignments:
         partitions = list(topic.partitions)
         operations: list[Operation] = []
         stopping = dict(context.stopping)
-        for number, (index, step) in enumerate(changed.items()):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await context.pause()
+        async for index, step in in_slices(changed.items(), _PARTITIONS_PER_PAUSE, context.pause):
             old, new = topic.partitions[index], step.partition
             operations.append(
                 SetData(znodes.state_path(topic.name, index), znodes.encode_state(new), old.partition_epoch)
@@ -400,9 +395,7 @@ class Reassignments:
     async def _follow_states(self, old: TopicMetadata, new: TopicMetadata, changed: Iterable[int], why: str) -> None:
         """Update the pending partitions of a topic from the states of the changed ones, and log these."""
         counts: Counter[ReassignmentState] = Counter()
-        for number, index in enumerate(changed):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._context.pause()
+        async for index in in_slices(changed, _PARTITIONS_PER_PAUSE, self._context.pause):
             before, after = self._state(old, index), self._state(new, index)
             counts[after] += 1
             self._set_pending(new.name, index, after is ReassignmentState.ADDING)

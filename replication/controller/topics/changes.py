@@ -47,6 +47,7 @@ from odradek.replication.metadata.store import (
     StoreDamagedError,
     TransactionError,
 )
+from odradek.replication.pauses import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -143,9 +144,8 @@ class TopicChanges:
         """Return the creations of partitions. In a cluster one without a live replica has no state yet, as in Kafka."""
         operations: list[Operation] = []
         in_cluster = self._context.in_cluster
-        for index in range(first, len(topic.partitions)):
-            if index % _PARTITIONS_PER_PAUSE == 0:
-                await self._context.pause()
+        indexes = range(first, len(topic.partitions))
+        async for index in in_slices(indexes, _PARTITIONS_PER_PAUSE, self._context.pause):
             partition = topic.partitions[index]
             if in_cluster and determine_state(partition) is PartitionState.NEW:
                 continue
@@ -338,9 +338,7 @@ class TopicChanges:
             if topic.name in deleted and not (self._context.in_cluster and topic.is_reassigned):
                 continue
             partitions = []
-            for index, one in enumerate(topic.partitions):
-                if index % _PARTITIONS_PER_PAUSE == 0:
-                    await self._context.pause()
+            async for index, one in in_slices(enumerate(topic.partitions), _PARTITIONS_PER_PAUSE, self._context.pause):
                 new = change(topic.name, index, one)
                 partitions.append(one if new is one else change_state(one, new, topic.name, index, why))
             if tuple(partitions) != topic.partitions:
@@ -369,9 +367,8 @@ class TopicChanges:
             if current is None:
                 continue
             partitions = list(current.partitions)
-            for index, partition in enumerate(changed.partitions):
-                if index % _PARTITIONS_PER_PAUSE == 0:
-                    await self._context.pause()
+            indexed = enumerate(changed.partitions)
+            async for index, partition in in_slices(indexed, _PARTITIONS_PER_PAUSE, self._context.pause):
                 if partition != current.partitions[index]:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
                     path, data = znodes.state_path(changed.name, index), znodes.encode_state(partition)
@@ -471,9 +468,7 @@ class TopicChanges:
         """Return the topic with the first states of new partitions, and these states. Brokers that stop do not lead."""
         context = self._context
         states: dict[int, PartitionMetadata] = {}
-        for index, partition in enumerate(topic.partitions):
-            if index % _PARTITIONS_PER_PAUSE == 0:
-                await context.pause()
+        async for index, partition in in_slices(enumerate(topic.partitions), _PARTITIONS_PER_PAUSE, context.pause):
             if index in excluded or determine_state(partition) is not PartitionState.NEW:
                 continue
             started = new_partition(partition.replicas, context.staying_brokers, context.epoch)
@@ -493,9 +488,7 @@ class TopicChanges:
             operations.append(Create(path))
         else:
             existing.update(await store.get_children(path))
-        for number, (index, state) in enumerate(states.items()):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._context.pause()
+        async for index, state in in_slices(states.items(), _PARTITIONS_PER_PAUSE, self._context.pause):
             if str(index) not in existing:
                 operations.append(Create(znodes.partition_path(name, index)))
             operations.append(Create(znodes.state_path(name, index), znodes.encode_state(state)))
@@ -526,9 +519,7 @@ class TopicChanges:
         """
         image = self._context.image
         changed: dict[str, list[PartitionMetadata]] = {}
-        for number, (name, index) in enumerate(failed):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._context.pause()
+        async for name, index in in_slices(failed, _PARTITIONS_PER_PAUSE, self._context.pause):
             partition = image.partition(name, index)
             if partition is None or broker_id not in partition.replicas or broker_id in partition.offline:
                 continue
@@ -549,9 +540,7 @@ class TopicChanges:
         """
         image = self._context.image
         changed: dict[str, list[PartitionMetadata]] = {}
-        for number, (name, index) in enumerate(working):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await self._context.pause()
+        async for name, index in in_slices(working, _PARTITIONS_PER_PAUSE, self._context.pause):
             partition = image.partition(name, index)
             if partition is not None and broker_id in partition.offline:
                 if name not in changed:
@@ -571,9 +560,7 @@ class TopicChanges:
         self._context.offline_brokers.difference_update(broker_ids)
         for topic in list(image.topics.values()):
             partitions = []
-            for index, one in enumerate(topic.partitions):
-                if index % _PARTITIONS_PER_PAUSE == 0:
-                    await self._context.pause()
+            async for one in in_slices(topic.partitions, _PARTITIONS_PER_PAUSE, self._context.pause):
                 partitions.append(without_offline(one, broker_ids))
             if tuple(partitions) != topic.partitions:
                 image.put_topic(topic._replace(partitions=tuple(partitions)))
@@ -584,9 +571,7 @@ class TopicChanges:
         me, image = context.broker_id, context.image
         context.offline_brokers.add(me)
         changed: dict[str, list[PartitionMetadata]] = {}
-        for number, (name, index) in enumerate(failed):
-            if number % _PARTITIONS_PER_PAUSE == 0:
-                await context.pause()
+        async for name, index in in_slices(failed, _PARTITIONS_PER_PAUSE, context.pause):
             partition = image.partition(name, index)
             if partition is not None and me in partition.replicas and me not in partition.offline:
                 offline = partition._replace(offline=(*partition.offline, me))

@@ -30,6 +30,7 @@ from odradek.replication.metadata.store import (
     StoreUnavailableError,
     TransactionError,
 )
+from odradek.replication.pauses import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -193,9 +194,7 @@ class TopicDeletion:
         brokers = context.image.brokers
         operations: list[Operation] = []
         for topic in topics:
-            for index, partition in enumerate(topic.partitions):
-                if index % _PARTITIONS_PER_PAUSE == 0:
-                    await context.pause()
+            async for index, partition in in_slices(enumerate(topic.partitions), _PARTITIONS_PER_PAUSE, context.pause):
                 if partition.leader == NO_LEADER:
                     continue
                 live = [replica for replica in partition.replicas if is_online(replica, partition, brokers)]

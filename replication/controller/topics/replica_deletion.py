@@ -10,11 +10,11 @@ from typing import Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
-from odradek.replication.controller.context import Pause
 from odradek.replication.controller.propagation.broker_queue import ControlResponse
 from odradek.replication.controller.propagation.propagation import Propagation, stop_errors
 from odradek.replication.controller.propagation.requests import EPOCH_DURING_DELETE, ControlRequest, ReplicaToStop
 from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.pauses import Pause, in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +50,7 @@ class ReplicaDeletion:
         brokers: set[int] = set()
         for topic in topics:
             remaining = added[topic.name] = {}
-            for index, partition in enumerate(topic.partitions):
-                if index % _REPLICAS_PER_PAUSE == 0:
-                    await self._pause()
+            async for index, partition in in_slices(enumerate(topic.partitions), _REPLICAS_PER_PAUSE, self._pause):
                 for replica in partition.replicas:
                     remaining.setdefault(replica, set()).add(index)
             self._ids[topic.name] = topic.topic_id
@@ -81,9 +79,8 @@ class ReplicaDeletion:
         replicas: list[ReplicaToStop] = []
         for name in names:
             await self._pause()
-            for number, index in enumerate(sorted(self._remaining.get(name, {}).get(broker_id, ()))):
-                if number % _REPLICAS_PER_PAUSE == 0:
-                    await self._pause()
+            indexes = sorted(self._remaining.get(name, {}).get(broker_id, ()))
+            async for index in in_slices(indexes, _REPLICAS_PER_PAUSE, self._pause):
                 replicas.append(ReplicaToStop(name, index, EPOCH_DURING_DELETE, False))
         return replicas
 
