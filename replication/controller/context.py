@@ -22,7 +22,7 @@ from odradek.replication.metadata.store import (
     TransactionError,
 )
 from odradek.replication.metadata.updates import MetadataPublisher, full_update, update_from
-from odradek.replication.pauses import Pause
+from odradek.replication.pauses import Pause, run_with_pauses
 
 logger = logging.getLogger(__name__)
 
@@ -172,9 +172,14 @@ class ControllerContext:
                 return configs[UNCLEAN_ELECTION].strip().lower() == "true"
         return self.is_unclean_default
 
-    def encode_topic(self, topic: TopicMetadata) -> bytes:
-        """Encode a topic's node."""
-        return znodes.encode_topic(topic.topic_id, self.with_stopping(topic).partitions)
+    async def encode_topic(self, topic: TopicMetadata) -> bytes:
+        """Encode a topic's node, with the replicas that are being stopped, in steps."""
+        stopping, topic_id = self.stopping, topic.topic_id
+        partitions = (
+            _add_stopping(partition, stopping[topic_id, index]) if (topic_id, index) in stopping else partition
+            for index, partition in enumerate(topic.partitions)
+        )
+        return await run_with_pauses(znodes.encode_topic_in_steps(topic_id, partitions), self.pause)
 
     def with_stopping(self, topic: TopicMetadata) -> TopicMetadata:
         """Return a topic of the image with the replicas that are being stopped."""

@@ -262,7 +262,7 @@ class StoreChanges:
             return topic
         topic = topic._replace(topic_id=self._make_topic_id())
         path = znodes.topic_path(topic.name)
-        await self._context.write([SetData(path, self._context.encode_topic(topic))])
+        await self._context.write([SetData(path, await self._context.encode_topic(topic))])
         return topic
 
     async def complete_topics(self) -> None:

@@ -6,10 +6,13 @@ if Kafka does so. Decoders raise ValueError or KeyError for invalid data.
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from odradek.protocol.batches.streaming import run_steps
 from odradek.replication.metadata.image import SECURITY_PROTOCOL_IDS, BrokerMetadata, Endpoint, PartitionMetadata
 
 CLUSTER_ID = "/cluster/id"
@@ -31,6 +34,9 @@ ADOPTION = "/odradek_adoption"
 RESTARTS = "/odradek_restarts"
 """Not Kafka's: a child for each broker that has registered since the controller last followed the registrations."""
 DEFAULT_ENTITY = "<default>"
+
+_PARTITIONS_PER_STEP: Final = 500
+"""Partitions of a topic's node that are encoded in one step, in less than 1 ms."""
 
 PERSISTENT_PATHS = (
     BROKER_IDS,
@@ -190,15 +196,34 @@ class TopicAssignment(NamedTuple):
 
 
 def encode_topic(topic_id: bytes, partitions: tuple[PartitionMetadata, ...]) -> bytes:
-    return encode(
-        {
-            "partitions": {str(i): list(p.replicas) for i, p in enumerate(partitions)},
-            "topic_id": uuid_text(topic_id),
-            "adding_replicas": {str(i): list(p.adding) for i, p in enumerate(partitions) if p.adding},
-            "removing_replicas": {str(i): list(p.removing) for i, p in enumerate(partitions) if p.removing},
-            "version": 3,
-        }
+    """Encode a topic's node, at once."""
+    return run_steps(encode_topic_in_steps(topic_id, partitions))
+
+
+def encode_topic_in_steps(
+    topic_id: bytes, partitions: Iterable[PartitionMetadata]
+) -> Generator[None, None, bytes]:
+    """Encode a topic's node, which contains the replicas of all its partitions, in steps."""
+    replicas: list[bytes] = []
+    adding: list[bytes] = []
+    removing: list[bytes] = []
+    indexed = enumerate(partitions)
+    while some := list(islice(indexed, _PARTITIONS_PER_STEP)):
+        replicas.append(_encode_members({index: one.replicas for index, one in some}))
+        adding.append(_encode_members({index: one.adding for index, one in some if one.adding}))
+        removing.append(_encode_members({index: one.removing for index, one in some if one.removing}))
+        yield
+    return b'{"partitions":{%b},"topic_id":%b,"adding_replicas":{%b},"removing_replicas":{%b},"version":3}' % (
+        b",".join(replicas),
+        encode(uuid_text(topic_id)),
+        b",".join(filter(None, adding)),
+        b",".join(filter(None, removing)),
     )
+
+
+def _encode_members(replicas: Mapping[int, Sequence[int]]) -> bytes:
+    """Encode the members of a JSON object, without its braces."""
+    return encode(replicas)[1:-1]
 
 
 def decode_topic(data: bytes | None) -> TopicAssignment:

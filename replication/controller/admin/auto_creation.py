@@ -28,7 +28,7 @@ from odradek.replication.metadata.store import (
     TransactionError,
 )
 from odradek.replication.metadata.topic_names import check_topic_name, colliding_topic, is_internal
-from odradek.replication.pauses import Pause
+from odradek.replication.pauses import Pause, run_with_pauses
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,8 @@ class ClusterAutoCreation:
             factor = find_setting(self._configs, "default.replication.factor", 1)
         partitions = tuple(PartitionMetadata(NO_LEADER, 0, replicas, ()) for replicas in self._assign(count, factor))
         configs = {entry.name: entry.value or "" for entry in plan.configs}
-        topic = znodes.encode_topic(random_topic_id(self._random), partitions)
+        encoding = znodes.encode_topic_in_steps(random_topic_id(self._random), partitions)
+        topic = await run_with_pauses(encoding, self._pause)
         if await self._write(name, znodes.encode_config(configs), topic):
             logger.info(
                 "created topic=%s partitions=%d replicas=%d; the controller elects its leaders", name, count, factor

@@ -361,7 +361,7 @@ class Reassignments:
         before = context.stopping
         context.stopping = stopping
         try:
-            node = SetData(znodes.topic_path(topic.name), context.encode_topic(new_topic))
+            node = SetData(znodes.topic_path(topic.name), await context.encode_topic(new_topic))
             await context.write([node, *operations])
         except (KafkaError, MetadataStoreError) as error:
             context.stopping = before
@@ -484,6 +484,7 @@ class Reassignments:
 
     async def _write_node(self, topic: TopicMetadata) -> None:
         try:
-            await self._context.write([SetData(znodes.topic_path(topic.name), self._context.encode_topic(topic))])
+            node = SetData(znodes.topic_path(topic.name), await self._context.encode_topic(topic))
+            await self._context.write([node])
         except TransactionError as error:
             logger.error("the node of a topic cannot be written topic=%s: %s", topic.name, error)

@@ -47,7 +47,7 @@ from odradek.replication.metadata.store import (
     StoreDamagedError,
     TransactionError,
 )
-from odradek.replication.pauses import in_slices
+from odradek.replication.pauses import in_slices, run_with_pauses
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +132,13 @@ class TopicChanges:
 
     async def _creation(self, new: NewTopic, *, replaces_config: bool) -> list[Operation]:
         topic = new.topic
+        node = await run_with_pauses(
+            znodes.encode_topic_in_steps(topic.topic_id, topic.partitions), self._context.pause
+        )
         path, configs = znodes.topic_config_path(topic.name), znodes.encode_config(dict(new.configs))
         return [
             SetData(path, configs) if replaces_config else Create(path, configs),
-            Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, topic.partitions)),
+            Create(znodes.topic_path(topic.name), node),
             Create(znodes.partitions_path(topic.name)),
             *await self._partition_creations(topic, 0),
         ]
@@ -187,7 +190,7 @@ class TopicChanges:
         if current is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic '{grown.name}' was deleted.")
         operations: list[Operation] = [
-            SetData(znodes.topic_path(grown.name), self._context.encode_topic(grown))
+            SetData(znodes.topic_path(grown.name), await self._context.encode_topic(grown))
         ]
         operations += await self._partition_creations(grown, old_count)
         try:
