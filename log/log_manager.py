@@ -59,8 +59,8 @@ class LogManager:
     """Facade of a broker's logs. Create it, `open` it, call `run_due` periodically, and `close` it.
 
     All methods are called in one thread. Syncs and long reads are passed to `run_in_thread`. Exceptions, which block:
-    `open` and `close`, which wait for `run_all`; the creation of a log whose name has entries in checkpoints; an append
-    while a truncation is not durable.
+    `open` and `close`, which wait for `run_all`; the creation of a log without `prepare_creation`, if its name has
+    entries in checkpoints; an append while a truncation is not durable.
 
     `directories` are absolute paths. `topic_config` returns a topic's properties, None for an unknown topic, which then
     has `default_config`. `random_bytes(n)` is the source of ids. `meta_version` is the version of meta.properties in a
@@ -395,6 +395,13 @@ class LogManager:
     def topic_id(self, topic: str, partition: int) -> bytes | None:
         """Return the topic id in the partition's directory; None if it has none."""
         return self.table.topic_ids.get((topic, partition))
+
+    def prepare_creation(self, topic: str, partition: int, done: Callable[[], None]) -> bool:
+        """Remove checkpoint entries of a deleted log of this name, in a thread, then call `done`.
+
+        Return False, without a call of `done`, if there are none. `create_log` would remove them, too, but block.
+        """
+        return self._creation.prepare((topic, partition), done)
 
     def create_log(
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False

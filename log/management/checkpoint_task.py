@@ -15,7 +15,7 @@ from odradek.log.storage.checkpoints import (
     LOG_START_OFFSETS_FILE,
     RECOVERY_POINTS_FILE,
 )
-from odradek.log.storage.log_directory import LogDirectory
+from odradek.log.storage.log_directory import ALL_CHECKPOINTS, LogDirectory
 
 TRUNCATED_CHECKPOINTS: Final = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE)
 """Checkpoints that are written after a truncation, before the next append.
@@ -23,6 +23,9 @@ TRUNCATED_CHECKPOINTS: Final = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CL
 Otherwise recovery would treat batches that are appended then as flushed or compacted, because the offsets in the
 checkpoints are above the new end.
 """
+
+PrepareWrite = Callable[[str, str], Callable[[], None] | None]
+"""Returns the write of a checkpoint, given log directory and file name, for any thread; None if none is necessary."""
 
 _AFTER_ROLL_MS = 1_000
 
@@ -49,6 +52,7 @@ class OffsetCheckpoints:
         paths = log_dirs.by_path
         self._log_start_writes = {path: self._shared_write(path, (LOG_START_OFFSETS_FILE,)) for path in paths}
         self._truncation_writes = {path: self._shared_write(path, TRUNCATED_CHECKPOINTS) for path in paths}
+        self._removals = {path: self._shared_write(path, ALL_CHECKPOINTS, self._prepare_removal) for path in paths}
         # Directories for which a write of the recovery points is scheduled.
         self._scheduled: set[str] = set()
 
@@ -139,9 +143,14 @@ class OffsetCheckpoints:
 
         self._schedule.once(_AFTER_ROLL_MS, write)
 
-    def _shared_write(self, path: str, file_names: Iterable[str]) -> SharedWrite:
+    def _shared_write(
+        self, path: str, file_names: Iterable[str], prepare_one: PrepareWrite | None = None
+    ) -> SharedWrite:
+        """Make a shared write of checkpoints, each of which `prepare_one` prepares, by default with current content."""
+        prepare_one = prepare_one or self.prepare
+
         def prepare() -> Callable[[], None] | None:
-            writes = [write for name in file_names if (write := self.prepare(path, name)) is not None]
+            writes = [write for name in file_names if (write := prepare_one(path, name)) is not None]
 
             def write_all() -> None:
                 for write in writes:
@@ -167,6 +176,28 @@ class OffsetCheckpoints:
     def write_truncated(self, path: str, done: Done) -> None:
         """Make the offsets of a directory's truncated logs durable, then call `done` as in `write_log_starts`."""
         self._request(self._truncation_writes, path, done)
+
+    def remove_deleted(self, path: str, done: Done) -> None:
+        """Remove the entries of deleted logs in a directory, in a thread, then call `done` as in `write_log_starts`."""
+        self._request(self._removals, path, done)
+
+    def remove_deleted_now(self, path: str) -> None:
+        """Remove the entries of deleted logs in a directory. Blocks; raises LogDirFailure, ShortageError."""
+        for file_name in ALL_CHECKPOINTS:
+            write = self._prepare_removal(path, file_name)
+            if write is not None:
+                write()
+
+    def _prepare_removal(self, path: str, file_name: str) -> Callable[[], None] | None:
+        """Prepare a checkpoint's content without the entries of deleted logs. The other entries may be outdated."""
+        directory, table = self._log_dirs.by_path[path], self._table
+        recorded = directory.recorded_offsets(file_name).items()
+        kept = {
+            key: offset
+            for key, offset in recorded
+            if key in table.logs or key in table.future_logs or key in table.offline
+        }
+        return directory.prepare_checkpoint(file_name, kept)
 
     def _request(self, writes: Mapping[str, SharedWrite], path: str, done: Done) -> None:
         directory = self._log_dirs.by_path[path]

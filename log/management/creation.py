@@ -20,7 +20,6 @@ from odradek.log.storage.filesystem import (
     storage_error,
 )
 from odradek.log.storage.log_directory import (
-    ALL_CHECKPOINTS,
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
     STRAY_SUFFIX,
@@ -69,6 +68,26 @@ class LogCreation:
         self.preferred[key] = path
         if len(self.preferred) > _MAX_PREFERENCES:
             del self.preferred[next(iter(self.preferred))]
+
+    def prepare(self, key: Key, done: Callable[[], None]) -> bool:
+        """Remove old checkpoint entries of the partition, in a thread, then call `done`, also after a failure.
+
+        Return False, without a call of `done`, if `create` has none to remove.
+        """
+        directories = [one for one in self._log_dirs.online() if one.may_have_checkpoint_of(key)]
+        if key in self._table.logs or not directories:
+            return False
+        remaining = len(directories)
+
+        def removed(error: Exception | None) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                done()
+
+        for directory in directories:
+            self._checkpoints.remove_deleted(directory.path, removed)
+        return True
 
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:
         """Create a log. Call `store_topic_id` or `sync_names` then.
@@ -154,8 +173,8 @@ class LogCreation:
         created in another directory. If it cannot be removed, the partition is offline until the next start, which
         finds it here.
 
-        Old checkpoint entries of the partition are removed in the directories `checked`. This syncs files in the
-        calling thread, once after the deletion of logs.
+        Old checkpoint entries of the partition are removed in the directories `checked`. Without `prepare` this syncs
+        files in the calling thread, once after the deletion of logs.
 
         An existing directory at `path` belongs to no log and is renamed as stray: `open` registered all logs, refused
         ones are offline, and deleted or incomplete ones are renamed.
@@ -210,8 +229,7 @@ class LogCreation:
             if not other.may_have_checkpoint_of(key):
                 continue
             try:
-                for file_name in ALL_CHECKPOINTS:
-                    self._checkpoints.write_now(other, file_name)
+                self._checkpoints.remove_deleted_now(other.path)
             except (LogDirFailure, ShortageError) as error:
                 if other is directory:
                     raise

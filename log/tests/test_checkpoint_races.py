@@ -18,6 +18,7 @@ from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until, truncate
+from odradek.log.tests.test_closing import Syncs
 from odradek.log.tests.threads import Threads
 
 pytestmark = pytest.mark.slow
@@ -99,6 +100,24 @@ def test_after_a_crash_at_any_change_no_log_is_emptied() -> None:
         log = opened(fs, [PATH], ids={"t": NEW_ID}).get(*KEY)
         if log is not None and log.log_end_offset < 5:
             assert log.log_start_offset == 0, f"emptied by a crash at change {change}"
+
+
+def test_a_prepared_creation_syncs_nothing() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = manager_with_waiting_checkpoints(fs, threads)
+    assert not manager.prepare_creation(*KEY, lambda: None), "the log exists"
+    manager.delete_log(*KEY)
+    done: list[bool] = []
+    assert manager.prepare_creation(*KEY, lambda: done.append(True))
+    threads.run()
+    assert done == [True]
+    assert not manager.prepare_creation(*KEY, lambda: None)
+    syncs = Syncs(fs)
+    log = manager.create_log(*KEY, NEW_ID, 61_000)
+    assert syncs.count == 0
+    append(log, b"new")
+    log.flush(61_000)
+    assert_new_log_is_complete(fs)
 
 
 def test_a_write_requested_before_the_deletion_leaves_no_entry_for_the_new_log() -> None:

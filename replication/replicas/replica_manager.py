@@ -25,6 +25,7 @@ from odradek.replication.metadata.image import (
     PartitionMetadata,
     TopicMetadata,
 )
+from odradek.replication.metadata.store import Waiter
 from odradek.replication.replicas.leader_state import Replication
 from odradek.replication.replicas.partition import Partition
 
@@ -38,6 +39,8 @@ class LogStore(Protocol):
     """The part of the log manager that is used here."""
 
     def get(self, topic: str, partition: int) -> PartitionLog | None: ...
+
+    def prepare_creation(self, topic: str, partition: int, done: Callable[[], None]) -> bool: ...
 
     def create_log(
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
@@ -54,8 +57,13 @@ class LogStore(Protocol):
 
 
 Steps = Generator[None, None, None]
-RunSteps = Callable[[Steps], Awaitable[None]]
-"""Starts steps, each of which takes a few tenths of a ms. The result completes after the last one."""
+"""Steps, each of which takes a few tenths of a ms."""
+
+Work = Generator[Waiter | None, None, None]
+"""Steps like `Steps`. One that yields a waiter is followed by the next when the waiter has ended."""
+
+RunSteps = Callable[[Work], Awaitable[None]]
+"""Starts work. The result completes after its last step."""
 
 
 class PartitionFetchers(Protocol):
@@ -79,16 +87,19 @@ class NoFetchers:
 
 
 class _Done:
-    """An awaitable that is complete."""
+    """A waiter that is complete."""
 
-    def __await__(self) -> Steps:
+    def __await__(self) -> Generator[None, None, None]:
         return
         yield
 
+    def callback(self, result: None, /) -> None:
+        """Do nothing."""
 
-def run_at_once(steps: Steps) -> Awaitable[None]:
-    """Run all steps before returning. For a broker without clients: while it starts, and in tests."""
-    for _ in steps:
+
+def run_at_once(work: Work) -> Awaitable[None]:
+    """Run all steps before returning, without waiting. For a broker without clients: while it starts, and in tests."""
+    for _ in work:
         pass
     return _Done()
 
@@ -105,7 +116,7 @@ class ReplicaManager:
     partitions: by (topic name, index); partitions_by_id: by (topic id, index)
     deleted_topics: those whose replicas are not all retired yet; while there are any, a request must not use a
         partition from `partitions`, `partitions_by_id` or its own memory for which `is_deleted` returns true
-    run_steps: runs the steps that follow the image; the server replaces it before clients can connect
+    run_steps, make_waiter: run the steps that follow the image; the server replaces them before clients can connect
     fetchers: fetch from the leaders of the partitions that this broker follows
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     """
@@ -113,7 +124,8 @@ class ReplicaManager:
     __slots__ = (
         "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working",
         "_kept_topics", "_logs", "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks",
-        "_uncreated", "deleted_topics", "fetchers", "listeners", "partitions", "partitions_by_id", "run_steps",
+        "_uncreated", "_waiter", "deleted_topics", "fetchers", "listeners", "make_waiter", "partitions",
+        "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +157,9 @@ class ReplicaManager:
         self._queued = self._finished = 0
         self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
         self.run_steps: RunSteps = run_at_once
+        self.make_waiter: Callable[[], Waiter] = _Done
+        # Ends when the step that follows the image may continue.
+        self._waiter: Waiter | None = None
         self.fetchers: PartitionFetchers = NoFetchers()
         self.listeners: list[Callable[[str], None]] = []
         self.deleted_topics: deque[TopicMetadata] = deque()
@@ -234,7 +249,7 @@ class ReplicaManager:
 
     def stop(self) -> None:
         """Stop following the image, because the logs are about to be closed."""
-        self.run_steps = lambda steps: _Done()
+        self.run_steps = lambda work: _Done()
 
     async def applied(self) -> None:
         """Return when this broker has applied all earlier publications."""
@@ -242,9 +257,9 @@ class ReplicaManager:
         if self._finished < last:
             await self.run_steps(self._until_finished(last))
 
-    def _until_finished(self, last: int) -> Steps:
+    def _until_finished(self, last: int) -> Work:
         while self._finished < last:
-            yield
+            yield self._waiter
 
     def _on_metadata(self, delta: MetadataDelta) -> None:
         for topic in delta.deleted_topics:
@@ -286,7 +301,7 @@ class ReplicaManager:
             self._is_working = True
             self.run_steps(self._work())
 
-    def _work(self) -> Steps:
+    def _work(self) -> Work:
         """Do the tasks in their order. Deleted topics are retired first: no more records may be written to them."""
         while self._tasks:
             task = self._tasks[0]
@@ -295,10 +310,11 @@ class ReplicaManager:
                 while self.deleted_topics:
                     retirement = self._retire(self.deleted_topics[0])
                     while not self._do_step(retirement):
-                        yield
+                        yield None
                     self.deleted_topics.popleft()
                 is_over = self._do_step(task)
-                yield
+                yield self._waiter
+                self._waiter = None
             self._tasks.popleft()
             self._finished += 1
         self._is_working = False
@@ -316,8 +332,8 @@ class ReplicaManager:
 
     def _apply(self, name: str, topic_id: bytes) -> Steps:
         """Take the roles that the image gives this broker in a topic, partition by partition."""
-        topic = self._image.topics.get(name)
-        if topic is None or topic.topic_id != topic_id:
+        topic = self._find_topic(name, topic_id)
+        if topic is None:
             # A newer topic of that name is applied when the logs of this one are deleted.
             return
         config = self._configs.topic(name)
@@ -327,17 +343,37 @@ class ReplicaManager:
         while index < len(topic.partitions):
             metadata = topic.partitions[index]
             if index >= len(same) or same[index] is not metadata:
-                self._apply_one(topic, index, metadata, config)
+                if self._awaits_creation(topic, index):
+                    yield
+                    topic = self._find_topic(name, topic_id)
+                    if topic is None:
+                        return
+                self._apply_one(topic, index, topic.partitions[index], config)
                 yield
             elif index % _UNCHANGED_PER_STEP == 0:
                 yield
             index += 1
             # The topic may have been changed, or deleted, since the last step.
-            topic = self._image.topics.get(name)
-            if topic is None or topic.topic_id != topic_id:
+            topic = self._find_topic(name, topic_id)
+            if topic is None:
                 return
         self._applied[name] = topic, config
         self._notify(name)
+
+    def _find_topic(self, name: str, topic_id: bytes) -> TopicMetadata | None:
+        """Return a topic of the image; None if it was deleted."""
+        topic = self._image.topics.get(name)
+        return topic if topic is not None and topic.topic_id == topic_id else None
+
+    def _awaits_creation(self, topic: TopicMetadata, index: int) -> bool:
+        """Return whether the next step has to wait until a log can be created without blocking."""
+        if (topic.name, index) in self.partitions or self._broker_id not in topic.partitions[index].replicas:
+            return False
+        waiter = self.make_waiter()
+        if not self._logs.prepare_creation(topic.name, index, lambda: waiter.callback(None)):
+            return False
+        self._waiter = waiter
+        return True
 
     def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
         key = (topic.name, index)

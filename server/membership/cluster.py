@@ -284,6 +284,7 @@ class ClusterMembership:
         assert self._configs is not None
         replicas = self._replicas = services.replicas
         replicas.run_steps = self._pacing.run_to_stop
+        replicas.make_waiter = self._pacing.waiter
         replicas.fetchers = self._fetchers = self._make_fetchers(services)
         services.configs.listeners.append(self._on_config)
         self._controller.deletion.is_enabled = lambda: bool(services.configs.current.value("delete.topic.enable"))

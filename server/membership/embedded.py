@@ -172,6 +172,7 @@ class EmbeddedMembership:
         await controller.take_offline(services.replicas.offline)
         # From now on metadata changes are applied in slices, between the requests of clients.
         services.replicas.run_steps = self._pacing.run_to_stop
+        services.replicas.make_waiter = self._pacing.waiter
         controller.run_on(self._pacing)
         self._store.pace(self._pacing)
 

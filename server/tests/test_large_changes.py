@@ -9,6 +9,12 @@ from twisted.internet.task import Clock
 
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.background.tasks import run_inline
+from odradek.log.storage.checkpoints import read_offsets
+from odradek.log.storage.log_directory import ALL_CHECKPOINTS
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.tests.managers import opened
+from odradek.log.tests.test_closing import Syncs
+from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -53,7 +59,7 @@ class Iterations(Clock):
 class Paced:
     """A cluster of one broker on a SQLite store. Steps wait for the clock, commits for a thread: see `iterate`."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, logs=None):
         self.clock = Iterations()
         self.disk = Disk()
         self.threads = []
@@ -61,10 +67,11 @@ class Paced:
         store = self.store = SqliteMetadataStore(
             directory, lambda: 1, call_later=self.clock.callLater, connect=self.disk.connect
         )
-        self.cluster = cluster = Cluster(server=self)
+        self.cluster = cluster = Cluster(server=self, logs=logs)
         slices = Slices(self.clock, lambda: 0.0, slice_s=0.0)
         pacing = ReactorPacing(self.clock, slices, lambda: 0.0, lambda *work: self.threads.append(work), 0.0)
         cluster.replicas.run_steps = pacing.run_to_stop
+        cluster.replicas.make_waiter = pacing.waiter
         cluster.controller.run_on(pacing)
         store.pace(pacing)
 
@@ -126,6 +133,10 @@ class Paced:
 def paced(tmp_path):
     paced = Paced(tmp_path)
     yield paced
+    close(paced)
+
+
+def close(paced):
     paced.disk.is_broken = False
     for _ in range(3):
         paced.clock.advance(SETTLE_INTERVAL_S)
@@ -141,6 +152,51 @@ def test_creation_growth_and_deletion_take_many_short_iterations(paced):
     paced.assert_agrees()
     assert paced.finish(paced.delete("t")) == [0]
     paced.assert_agrees()
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_topic_that_is_created_again_waits_until_a_thread_has_removed_old_checkpoint_entries(tmp_path, is_full):
+    """On a full disk the entries remain, and the creation itself tries to remove them."""
+    fs, threads = MemoryFileSystem(), Threads()
+    logs = opened(fs, ["/data"], run_in_thread=threads)
+    paced = Paced(tmp_path, logs)
+    assert paced.finish(paced.create("t"), paced.create("u", 1)) == [0, 0]
+    for file_name in ALL_CHECKPOINTS:
+        logs.checkpoints.write_now(logs.directories["/data"], file_name)
+    assert paced.finish(paced.delete("t")) == [0]
+    threads.run()
+    syncs = Syncs(fs)
+    created, deleted = paced.create("t"), paced.delete("u")
+    paced.iterate(1000)
+    assert not created.called
+    assert (syncs.count, log_keys(paced.cluster)) == (0, [("u", 0)])
+    assert len(threads.waiting) == 1
+    fs.is_full = is_full
+    threads.run()
+    fs.is_full = False
+    assert paced.finish(created, deleted) == [0, 0]
+    paced.assert_agrees()
+    assert not any(("t", 0) in read_offsets(fs, f"/data/{file_name}") for file_name in ALL_CHECKPOINTS)
+    close(paced)
+
+
+def test_a_topic_may_be_deleted_while_its_creation_waits(tmp_path):
+    threads = Threads()
+    logs = opened(MemoryFileSystem(), ["/data"], run_in_thread=threads)
+    paced = Paced(tmp_path, logs)
+    assert paced.finish(paced.create("t", 2)) == [0]
+    logs.checkpoints.write_now(logs.directories["/data"], ALL_CHECKPOINTS[0])
+    assert paced.finish(paced.delete("t")) == [0]
+    created = paced.create("t", 3)
+    paced.iterate(1000)
+    deleted = paced.delete("t")
+    paced.iterate(1000)
+    assert not created.called
+    threads.run()
+    assert paced.finish(created, deleted) == [0, 0]
+    assert log_keys(paced.cluster) == []
+    paced.assert_agrees()
+    close(paced)
 
 
 def test_a_small_change_takes_few_iterations(paced):

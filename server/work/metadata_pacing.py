@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from odradek.log.background.tasks import RunInThread
 from odradek.replication.metadata.store import Waiter
 from odradek.server.work.clock import Clock
-from odradek.server.work.slices import SLICE_S, Slices
+from odradek.server.work.slices import SLICE_S, Slices, Work
 from odradek.server.work.waits import call_in_thread
 
 logger = logging.getLogger(__name__)
@@ -41,9 +41,13 @@ class ReactorPacing:
         """Run short steps in slices, and return their result."""
         return self._slices.run(steps)
 
-    def run_to_stop(self, steps: Generator[None, None, None], /) -> Awaitable[None]:
-        """Run work of the broker itself, like `run`. It ends when the broker stops; no exception is raised."""
-        return self._slices.run(steps).addErrback(_report)
+    def run_to_stop(self, steps: Generator[Waiter | None, None, None], /) -> Awaitable[None]:
+        """Run work of the broker itself, like `run`. It ends when the broker stops; no exception is raised.
+
+        After a step that yields a waiter of this pacing, the next follows when that has ended.
+        """
+        work: Work[None] = steps  # type: ignore[assignment]  # its waiters are Deferreds
+        return self._slices.run(work).addErrback(_report)
 
     def in_thread(self, work: Callable[[], None], /) -> Awaitable[None]:
         """Call a blocking function in another thread. Raises its exception."""
