@@ -23,8 +23,8 @@ from odradek.log.storage.checkpoints import (
     CLEANER_OFFSETS_FILE,
     HIGH_WATERMARKS_FILE,
     LOG_START_OFFSETS_FILE,
-    MOVED_REPLICA_FILE,
     RECOVERY_POINTS_FILE,
+    REPLACED_REPLICA_FILE,
     MalformedFileError,
 )
 from odradek.log.storage.filesystem import (
@@ -33,6 +33,7 @@ from odradek.log.storage.filesystem import (
     FileSystem,
     LogDirFailure,
     ShortageError,
+    remove_if_exists,
     storage_error,
 )
 from odradek.log.storage.found_directories import DirectoryKind, KnownPartitions, classify_directory, format_names
@@ -54,6 +55,10 @@ _NO_LIMIT: Final = 2**63 - 1
 
 class DuplicateLogError(Exception):
     """A partition is in two log directories, and their topic ids do not decide between them; str is one line."""
+
+
+class ReplacedLogError(Exception):
+    """A log may have been replaced by one in an offline log directory (`moves.move`); str contains the remedy."""
 
 
 class _LogToOpen(NamedTuple):
@@ -126,6 +131,8 @@ class LogLoader:
         self.future_logs: list[FoundFutureLog] = []
         self._is_clean = True
         self._found: list[_LogToOpen] = []
+        # Directories of replaced logs, and those of the logs that replaced them.
+        self._replaced: list[tuple[_LogToOpen, _LogToOpen]] = []
         self._offsets: list[dict[str, Offsets]] = []
         self._strays: list[tuple[str, Key]] = []
         self._loaded: list[_LoadedLog] = []
@@ -133,7 +140,7 @@ class LogLoader:
     def load(self, now_ms: int, known: KnownPartitions, file_delete_delay_ms: int, run_all: RunAll) -> None:
         """Open all logs of the directories that are online. Blocks. Raises DuplicateLogError, ExhaustedError."""
         self._find(known, file_delete_delay_ms)
-        self._remove_replaced(file_delete_delay_ms)
+        self._find_replaced()
         directory_count = len(self._log_dirs.by_path)
         threads = 1 if self._is_clean else self._settings.num_recovery_threads_per_data_dir * directory_count
         started_ms = self._schedule.monotonic_ms()
@@ -146,6 +153,8 @@ class LogLoader:
         changed = {loaded.path.rpartition("/")[0] for loaded in self._loaded if loaded.has_new_point}
         for path in sorted(changed):
             self._write_checkpoints(self._log_dirs.by_path[path])
+        for replaced, new in self._replaced:
+            self._remove_replaced(replaced, new, file_delete_delay_ms)
         for path, key in self._strays:
             self._retirement.rename_stray(path, key)
         self.has_found_strays = bool(self._strays)
@@ -197,10 +206,10 @@ class LogLoader:
                 format_names(foreign),
             )
 
-    def _remove_replaced(self, file_delete_delay_ms: int) -> None:
-        """Remove the directories of logs that moves have replaced: a crash can prevent or undo their removal.
+    def _find_replaced(self) -> None:
+        """Find the directories of logs that moves have replaced: a crash can prevent or undo their removal.
 
-        Both directories have the same topic id. The one with the mark is complete and durable.
+        Both directories have the same topic id. The one without the mark is complete and durable.
         """
         by_key: dict[Key, list[_LogToOpen]] = {}
         for found in self._found:
@@ -208,13 +217,17 @@ class LogLoader:
         for several in by_key.values():
             if len(several) == 1:
                 continue
-            moved = [found for found in several if self._fs.exists(f"{found.path}/{MOVED_REPLICA_FILE}")]
+            new = [found for found in several if not self._is_marked(found)]
             topic_ids = {self._read_found_id(found) for found in several}
-            if len(moved) != 1 or len(topic_ids) > 1 or None in topic_ids:
+            if len(new) != 1 or len(topic_ids) > 1 or None in topic_ids:
                 continue
             for found in several:
-                if found is not moved[0]:
-                    self._remove_one(found, moved[0], file_delete_delay_ms)
+                if found is not new[0]:
+                    self._found.remove(found)
+                    self._replaced.append((found, new[0]))
+
+    def _is_marked(self, found: _LogToOpen) -> bool:
+        return self._fs.exists(f"{found.path}/{REPLACED_REPLICA_FILE}")
 
     def _read_found_id(self, found: _LogToOpen) -> bytes | None:
         """Read the topic id of a directory. A failure takes the log directory offline."""
@@ -224,12 +237,42 @@ class LogLoader:
             self._log_dirs.fail(found.directory.path, found.directory.failed("opening", error))
             return None
 
-    def _remove_one(self, found: _LogToOpen, moved: _LogToOpen, file_delete_delay_ms: int) -> None:
-        logger.info("removing a replica that was moved from=%s to=%s", found.path, moved.path)
-        self._found.remove(found)
+    def _remove_replaced(self, replaced: _LogToOpen, new: _LogToOpen, file_delete_delay_ms: int) -> None:
+        """Remove the directory of a replaced log if the new one is served, with a durable name."""
+        log = self._table.logs.get(new.key)
+        if log is None or log.directory != new.path:
+            text = "keeping a replica that was moved, because the new one cannot be served from=%s to=%s"
+            logger.error(text, replaced.path, new.path)
+            return
+        try:
+            self._fs.sync_directory(new.directory.path)
+        except OSError as error:
+            self._log_dirs.fail(new.directory.path, new.directory.failed("syncing", error))
+            return
+        logger.info("removing a replica that was moved from=%s to=%s", replaced.path, new.path)
         with suppress(LogDirFailure, ShortageError):
-            renamed = self._retirement.rename(found.path, found.key, DELETE_SUFFIX)
+            renamed = self._retirement.rename(replaced.path, replaced.key, DELETE_SUFFIX)
             self._retirement.remove_tree_later(renamed, file_delete_delay_ms)
+
+    def _retain_marked(self, found: _LogToOpen) -> None:
+        """Remove the mark of a log that no move has replaced.
+
+        Raises ReplacedLogError if the new log may be in an offline log directory, OSError.
+        """
+        offline = [path for path, directory in self._log_dirs.by_path.items() if directory.failure is not None]
+        if offline:
+            raise ReplacedLogError(
+                f"a move may have replaced the log by one in {', '.join(offline)}; repair that log directory, or "
+                "remove it from log.dirs"
+            )
+        if found.key not in {future.key for future in self.future_logs}:
+            logger.warning(
+                "serving a replica although a move may have replaced it: no log directory has the new one, whose last "
+                "records are lost directory=%s",
+                found.path,
+            )
+        remove_if_exists(self._fs, f"{found.path}/{REPLACED_REPLICA_FILE}")
+        self._fs.sync_directory(found.path)
 
     def _classify(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> DirectoryKind:
         if entry.suffix:
@@ -259,6 +302,8 @@ class LogLoader:
             topic_id = read_topic_id(self._fs, path, is_clean=directory.was_clean)
             if stored_topic_id is not None and topic_id not in (None, stored_topic_id):
                 return _LoadedLog(key, path, None, topic_id, None, None, report)
+            if self._is_marked(found):
+                self._retain_marked(found)
             log = open_partition_log(
                 self._fs,
                 path,
@@ -278,7 +323,7 @@ class LogLoader:
             if not directory.was_clean:
                 log.mark_name_unsynced()
             new_cleaned_to = self._attribute_gaps(found, config, log, report)
-        except (LogDirFailure, DamagedLogError, MalformedFileError, ExhaustedError) as error:
+        except (LogDirFailure, DamagedLogError, MalformedFileError, ReplacedLogError, ExhaustedError) as error:
             failure = error
         except OSError as error:
             failure = storage_error(directory.path, f"loading {path} failed: {error}", error)
@@ -333,7 +378,7 @@ class LogLoader:
         if loaded.log is None and loaded.failure is None:
             self._retirement.rename_stray(loaded.path, key)
             return
-        if isinstance(loaded.failure, DamagedLogError | MalformedFileError):
+        if isinstance(loaded.failure, DamagedLogError | MalformedFileError | ReplacedLogError):
             logger.error("partition is not served log=%s why=%s", loaded.path, loaded.failure)
         elif loaded.failure is not None:
             if isinstance(loaded.failure, ExhaustedError):

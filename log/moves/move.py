@@ -4,12 +4,33 @@ The future log is an ordinary log, which a move fills from the current one, as a
 while it grows. When it has all records, it replaces the current log:
 
 1. Flushes of the current log are held, so that its durable end does not advance. Acknowledgements that need one wait.
-2. The future log becomes durable with its epochs, checkpoints, and a mark that it replaces another directory.
-3. The last records are copied, and in the same step its directory gets the partition's name. It is served from then on.
-4. When that name is durable, the old directory is renamed for removal.
+2. The future log becomes durable with its topic id, epochs and checkpoints.
+3. The current log's directory gets a durable mark that it is about to be replaced.
+4. The last records are copied, and in the same step the future log's directory gets the partition's name. It is served
+   from then on. Records that were durable in the current log are durable in it.
+5. When that name is durable, the old directory is renamed for removal, with its mark.
 
-A crash before 3 leaves the current log as it was: the copy is resumed. After 3 both directories may have the
-partition's name, and the mark decides. Records that were durable in the current log at 3 are durable in the new one.
+A move that ends without 4 removes the mark. After a crash the start finds:
+
+| crash | old disk | new disk | served | with the old disk lost | with the new disk lost |
+|---|---|---|---|---|---|
+| before 3 | log | copy | old log, the move resumes | none | old log |
+| 3 to 4 | marked log | copy | old log, the move resumes | none | none while it is offline, then the old log |
+| 4 to 5 | marked log | log | new log | new log | none while it is offline, then the old log |
+| after 5 | | log | new log | new log | none |
+
+What must hold:
+
+- No record is lost while both disks exist: a directory without the mark is never removed in favour of another one, and
+  a marked one only after the other log is open and its name durable.
+- A replica has one copy with all acknowledged records. It is lost with that copy's disk, as in Apache Kafka. Before 4
+  this is the old log, whose copy is not served; from 4 on it is the new one.
+- A marked log may lack records that only the new one had. It is not served while a log directory is offline: the new
+  log may be there, and both would get records. It is served, without its mark, when all log directories are online and
+  none has the new log, because its disk was replaced by an empty one or is no longer in log.dirs. Apache Kafka serves
+  the old log at once, and refuses to start when the new one returns.
+- If the old disk has no space for the mark, the log is moved without. A crash between 4 and 5 then leaves two logs, and
+  the next start is refused with the names of both, as in Apache Kafka.
 
 Sources: KIP-113; behaviour of Apache Kafka 3.9 (ReplicaAlterLogDirsThread, Partition, LogManager).
 """
@@ -35,8 +56,9 @@ from odradek.log.moves.future_log import (
 from odradek.log.moves.steps import MoveStep, MoveSteps, MoveThrottle, in_directory, no_work
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment_files import DeletedSegment
-from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE
+from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
 from odradek.log.storage.filesystem import (
+    DiskFullError,
     FileRegion,
     FileSystem,
     LogDirFailure,
@@ -103,6 +125,7 @@ class ReplicaMove:
     """A move of a replica from the directory of its current log to that of its future log.
 
     is_replaced: the future log is served, and only the old directory is left to retire
+    is_marked: the directory of the current log may have the mark that it is about to be replaced
     is_cancelled: no further step is run
     """
 
@@ -111,6 +134,7 @@ class ReplicaMove:
         self.current = current
         self.future = future
         self.is_replaced = False
+        self.is_marked = False
         self.is_cancelled = False
         self._is_retired = False
         self._is_ended = False
@@ -150,6 +174,9 @@ class ReplicaMove:
             yield _SHORTAGE_RETRY_MS
 
     def _attempt(self) -> MoveSteps:
+        if self.is_marked:
+            yield self.unmark
+            self.is_marked = False
         yield from self._align()
         yield from self._copy(_READ_BYTES)
         if self._unflushed_bytes:
@@ -324,13 +351,17 @@ class ReplicaMove:
             flushes.release(current, self.future if self.is_replaced else current)
 
     def _prepare(self) -> MoveSteps:
-        """Make the future log durable, with the checkpoints of its log directory and the mark of its directory."""
-        future, current = self.future, self.current
-        copy_offsets(current, future)
+        """Make the future log durable, with the checkpoints of its log directory, and mark the current one."""
+        future = self.future
+        copy_offsets(self.current, future)
         yield from self._flush()
-        yield in_directory(current.log_directory, "preparing the move of a replica", partial(self._unmark, current))
-        yield in_directory(future.log_directory, "preparing the move of a replica", partial(self._mark, future))
+        yield in_directory(future.log_directory, "preparing the move of a replica", self._sync_future_names)
         yield from self._write_checkpoints(ALL_CHECKPOINTS)
+        self.is_marked = True
+        try:
+            yield in_directory(self.current.log_directory, "preparing the move of a replica", self._mark)
+        except DiskFullError as error:
+            logger.warning("a replica is moved without a mark in its old directory: %s", error)
 
     def _write_checkpoints(self, file_names: Iterable[str]) -> MoveSteps:
         for file_name in file_names:
@@ -338,16 +369,26 @@ class ReplicaMove:
             if write is not None:
                 yield write
 
-    def _mark(self, log: PartitionLog) -> None:
-        """Record durably that a log's directory replaces another one with the same topic id."""
-        write_whole(self._parts.fs, f"{log.directory}/{MOVED_REPLICA_FILE}", sync=True)
-        # The flush of a log without records has not synced it.
-        self._parts.fs.sync_path(log.state.topic_id_path)
-        self._parts.fs.sync_directory(log.directory)
+    def _sync_future_names(self) -> None:
+        """Sync the topic id and the names of the files: the flush of a log without records has not synced them."""
+        self._parts.fs.sync_path(self.future.state.topic_id_path)
+        self._parts.fs.sync_directory(self.future.directory)
 
-    def _unmark(self, log: PartitionLog) -> None:
-        if remove_if_exists(self._parts.fs, f"{log.directory}/{MOVED_REPLICA_FILE}"):
-            self._parts.fs.sync_directory(log.directory)
+    def _mark(self) -> None:
+        """Record durably that the current log is about to be replaced."""
+        directory = self.current.directory
+        write_whole(self._parts.fs, f"{directory}/{REPLACED_REPLICA_FILE}", sync=True)
+        self._parts.fs.sync_directory(directory)
+
+    def unmark(self) -> None:
+        """Record durably that the current log is not replaced. Blocks. Raises LogDirFailure, ShortageError."""
+        fs, directory = self._parts.fs, self.current.directory
+
+        def remove() -> None:
+            if remove_if_exists(fs, f"{directory}/{REPLACED_REPLICA_FILE}"):
+                fs.sync_directory(directory)
+
+        in_directory(self.current.log_directory, "ending the move of a replica", remove)()
 
     def _serve_future(self) -> None:
         """Rename the future log's directory, and serve it. Raises LogDirFailure, ShortageError."""
@@ -358,7 +399,7 @@ class ReplicaMove:
         except OSError as error:
             failure = storage_error(future.log_directory, f"renaming {future.directory} failed: {error}", error)
             if isinstance(failure, LogDirFailure):
-                self._mark_current()
+                self._unmark_at_once()
             raise failure from error
         if future.state.epochs_path in future.state.unsynced_paths:
             # The path is about to change.
@@ -373,17 +414,17 @@ class ReplicaMove:
         self._parts.serve_future(self.key)
         logger.info("moved replica from=%s to=%s end=%d", current.directory, path, future.log_end_offset)
 
-    def _mark_current(self) -> None:
-        """Mark the current log as well, after a rename of the future log that failed but may have taken effect.
+    def _unmark_at_once(self) -> None:
+        """Remove the mark, after a rename of the future log that failed but may have taken effect.
 
         Otherwise the next start would remove the current log, with the records that are acknowledged until then. Raises
         LogDirFailure, which takes the current log offline.
         """
-        current = self.current
         try:
-            self._mark(current)
-        except OSError as error:
-            raise LogDirFailure(current.log_directory, f"marking {current.directory} failed: {error}") from error
+            self.unmark()
+        except ShortageError as error:
+            raise LogDirFailure(self.current.log_directory, str(error)) from error
+        self.is_marked = False
 
     def _retire_current(self) -> MoveSteps:
         """Remove the old directory, after the name of the new one is durable."""
@@ -392,7 +433,6 @@ class ReplicaMove:
         self.retire_current()
         old_path = self.current.log_directory
         yield in_directory(old_path, "syncing a moved replica", lambda: fs.sync_directory(old_path))
-        yield in_directory(new_path, "syncing a moved replica", partial(self._unmark, self.future))
         self._is_ended = True
 
     def retire_current(self) -> None:

@@ -171,13 +171,27 @@ class ReplicaMoves:
             run.is_removed = not isinstance(error, LogDirFailure)
 
     def _end(self, run: "_Run", steps: MoveSteps) -> None:
-        """End a run: its steps release what they hold, and its future log is removed if it is not needed."""
+        """End a run: its steps release what they hold, and its future log is removed if it is not needed.
+
+        No other move of the partition begins before the mark of this one is removed.
+        """
         move = run.move
         run.steps = None
         steps.close()
-        del self._running[move.key]
         if run.is_removed and move.future.failure is None:
             self._discard(move.future, partial(self._parts.retirement.discard, move.future))
+        if move.is_marked and not move.is_replaced and move.current.failure is None:
+            self._run_in_thread(move.unmark, partial(self._unmarked, move))
+        else:
+            self._forget(move)
+
+    def _unmarked(self, move: ReplicaMove, error: Exception | None) -> None:
+        if error is not None:
+            self._parts.log_dirs.work_failed(move.current.log_directory, error)
+        self._forget(move)
+
+    def _forget(self, move: ReplicaMove) -> None:
+        del self._running[move.key]
         self._begin_waiting()
 
 

@@ -4,8 +4,8 @@ Checkpoints (recovery-point-offset-checkpoint, replication-offset-checkpoint, lo
 cleaner-offset-checkpoint, leader-epoch-checkpoint) have one format: a line with the version, 0, a line with the number
 of entries, then one entry per line. `partition.metadata` contains a partition's topic id; `meta.properties` contains
 the ids of the cluster and of the broker; `.kafka_cleanshutdown` records a clean stop. Two files are Odradek's own:
-`odradek-producer-ids` contains the end of the reserved producer ids, `odradek-moved-replica` marks a partition's
-directory that replaces the one in another log directory.
+`odradek-producer-ids` contains the end of the reserved producer ids, `odradek-replaced-replica` marks a partition's
+directory that a move is about to replace by the one in another log directory.
 """
 
 import base64
@@ -24,7 +24,7 @@ PARTITION_METADATA_FILE = "partition.metadata"
 META_PROPERTIES_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 PRODUCER_IDS_FILE = "odradek-producer-ids"
-MOVED_REPLICA_FILE = "odradek-moved-replica"
+REPLACED_REPLICA_FILE = "odradek-replaced-replica"
 LOCK_FILE = ".lock"
 
 _VERSION = "0"

@@ -210,6 +210,7 @@ class MemoryFileSystem:
     - `fail_at(n, error=errno.EIO)`: the n-th change from now, of any kind.
     - `is_full`: while it is set, nothing can be created, and a write writes half and raises ENOSPC.
     - `mounts`: directories where another file system begins.
+    - `lost`: directories whose disk has failed: every access to a file or directory below one of them raises EIO.
     - `spare`: files that may still be opened and kept; below 0 every operation that needs a descriptor raises EMFILE.
     - `crash_at(n)`: the n-th change from now is half done (a write) or not done, and raises SimulatedCrash.
     - `crash()`: lose unsynced changes, and any lock held; with a Random, a random part of them survives, torn.
@@ -230,6 +231,9 @@ class MemoryFileSystem:
         self.is_full = False
         self.spare = 1 << 20
         self.mounts: set[str] = set()
+        self.lost: set[str] = set()
+        # Renames of directories that no sync of their parent directory has followed: (old, new) paths.
+        self._unsynced_renames: list[tuple[str, str]] = []
 
     def fail_at(self, changes_from_now: int, *, error: int = errno.EIO) -> None:
         self._fail_at = (self.operations + changes_from_now, error)
@@ -253,19 +257,27 @@ class MemoryFileSystem:
         """Crash and restart the machine.
 
         Names survive, as in a journaling file system, unless `lose_names`: then each directory has the names of its
-        last sync.
+        last sync. The removal of a directory is durable at once.
         """
         self._crash_at = None
         self.heal()
         self._held.clear()
         if lose_names:
+            self._undo_renames()
             self._nodes = self._durable_names
+        self._unsynced_renames.clear()
         for node in {id(node): node for node in self._nodes.by_path.values()}.values():
             node.crash(random)
         self._durable_names = self._nodes.copy()
 
+    def _undo_renames(self) -> None:
+        for old, new in reversed(self._unsynced_renames):
+            if new in self._directories and old not in self._directories:
+                self._move_directory(new, old)
+
     def before(self, operation: str, path: str, half_done: Callable[[], None] | None = None) -> None:
         """Count a change, and fail or crash if a scheduled fault applies to it."""
+        self._check_disk(path)
         self.operations += 1
         if self._crash_at is not None and self.operations >= self._crash_at:
             if half_done is not None:
@@ -294,7 +306,12 @@ class MemoryFileSystem:
     def spare_descriptors(self) -> int:
         return self.spare
 
+    def _check_disk(self, path: str) -> None:
+        if any(path == lost or path.startswith(f"{lost}/") for lost in self.lost):
+            self._raise(errno.EIO, path, None)
+
     def _take_descriptor(self, path: str) -> None:
+        self._check_disk(path)
         if self.spare < 0:
             self._raise(errno.EMFILE, path, None)
 
@@ -336,17 +353,18 @@ class MemoryFileSystem:
     def rename(self, old: str, new: str) -> None:
         if old in self._directories:
             self.before("rename", old)
-            for names in (self._nodes, self._durable_names):
-                for path in names.below(old):
-                    names.put(new + path[len(old) :], names.pop(path))
-            self._rename_directories(old, new)
+            self._move_directory(old, new)
+            self._unsynced_renames.append((old, new))
             return
         if old not in self._nodes.by_path:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
         self.before("rename", old)
         self._nodes.put(new, self._nodes.pop(old))
 
-    def _rename_directories(self, old: str, new: str) -> None:
+    def _move_directory(self, old: str, new: str) -> None:
+        for names in (self._nodes, self._durable_names):
+            for path in names.below(old):
+                names.put(new + path[len(old) :], names.pop(path))
         moved = self._remove_directories(old)
         self.make_directory(new)
         for path, inner in moved.items():
@@ -407,6 +425,7 @@ class MemoryFileSystem:
     def sync_directory(self, path: str) -> None:
         self._take_descriptor(path)
         self.before("sync_directory", path)
+        self._unsynced_renames = [pair for pair in self._unsynced_renames if pair[1].rpartition("/")[0] != path]
         names, current = self._durable_names, self._nodes.in_directory(path)
         for name in [name for name in names.in_directory(path) if name not in current]:
             names.pop(name)
@@ -420,6 +439,7 @@ class MemoryFileSystem:
     def sync_below(self, directory: str) -> None:
         """Sync all files and names in a directory and in those below it: one operation, a "sync"."""
         self.before("sync", directory)
+        self._unsynced_renames = [pair for pair in self._unsynced_renames if not pair[1].startswith(f"{directory}/")]
         names, current = self._durable_names, self._nodes.by_path
         device = self.device(directory)
         for path in [path for path in names.below(directory) if path not in current]:

@@ -7,7 +7,8 @@ import pytest
 from odradek.log.background.tasks import run_inline
 from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
-from odradek.log.storage.checkpoints import MOVED_REPLICA_FILE
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import append, folders, run_due, run_until, served
 from odradek.log.tests.test_moves import KEY, A, B, begin, create, lags, numbered, open_manager, other, values
@@ -15,17 +16,27 @@ from odradek.log.tests.threads import Threads
 
 
 class Workload:
-    """Moves a log, which gets further records and flushes meanwhile. `durable` is the number of durable records."""
+    """Moves a log, which gets further records and flushes meanwhile.
+
+    durable: the number of durable records
+    source: the log directory that the log leaves
+    durable_at_replacement: the number of durable records when the new log was served; None before
+    """
 
     def __init__(self, fs: MemoryFileSystem) -> None:
         self.fs = fs
         self.durable = 0
         self.appended = 0
+        self.source = ""
+        self.durable_at_replacement: int | None = None
+
+    def _replaced(self, log: PartitionLog) -> None:
+        self.durable_at_replacement = self.durable
 
     def run(self) -> None:
         threads = Threads()
-        manager = open_manager(self.fs, run_in_thread=threads)
-        create(manager, 60)
+        manager = open_manager(self.fs, run_in_thread=threads, on_log_replaced=self._replaced)
+        self.source = create(manager, 60).log_directory
         self.appended = 60
         self._flush(manager)
         begin(manager, served(manager))
@@ -80,11 +91,12 @@ def test_a_crash_at_any_change_loses_no_durable_record(seed, lose_names):
     assert at > 60
 
 
-def stop_between_the_renames(fs: MemoryFileSystem) -> LogManager:
-    """Move a log, and stop after its new directory got the partition's name."""
+def stop_between_the_renames(fs: MemoryFileSystem, count: int = 200) -> LogManager:
+    """Move a durable log of `count` records, and stop after its new directory got the partition's name."""
     threads = Threads()
     manager = open_manager(fs, run_in_thread=threads)
-    log = create(manager)
+    log = create(manager, count)
+    log.flush(0)
     begin(manager, log)
     while served(manager) is log:
         threads.run(1)
@@ -132,13 +144,13 @@ def test_without_the_mark_of_a_move_two_directories_are_refused():
     fs = MemoryFileSystem()
     manager = stop_between_the_renames(fs)
     manager.close(0)
-    fs.remove(f"{served(manager).directory}/{MOVED_REPLICA_FILE}")
+    fs.remove(f"{other(served(manager))}/t-0/{REPLACED_REPLICA_FILE}")
     with pytest.raises(DuplicateLogError):
         open_manager(fs)
 
 
-def test_the_mark_of_an_earlier_move_does_not_count():
-    """The log moves on, and a crash leaves both of its last directories."""
+def test_a_log_that_moved_can_move_back_through_a_crash():
+    """The first move was completed by a start."""
     fs = MemoryFileSystem()
     manager = stop_between_the_renames(fs)
     home = other(served(manager))
@@ -146,7 +158,6 @@ def test_the_mark_of_an_earlier_move_does_not_count():
     threads = Threads()
     manager = open_manager(fs, run_in_thread=threads)
     log = served(manager)
-    assert fs.exists(f"{log.directory}/{MOVED_REPLICA_FILE}")
     run_due(manager, 2_000)
     threads.run()
     begin(manager, log)
