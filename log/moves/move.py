@@ -53,7 +53,7 @@ from odradek.log.moves.future_log import (
     mark_epochs_unwritten,
     skip_to,
 )
-from odradek.log.moves.steps import MoveStep, MoveSteps, MoveThrottle, in_directory, no_work
+from odradek.log.moves.steps import MoveStep, MoveSteps, MoveThrottle, Wait, in_directory, no_work
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment_files import DeletedSegment
 from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
@@ -236,7 +236,7 @@ class ReplicaMove:
         while self._truncated_to is None and not self._is_complete and not is_near and reads != max_reads:
             reads += 1
             if max_reads is None and self._parts.throttle.is_exceeded():
-                yield _POLL_MS
+                yield Wait.THROTTLE
             elif self.future.log_end_offset < self.current.log_start_offset and self.future.size_bytes:
                 yield from self._start_over(self.current.log_start_offset)
             else:
@@ -328,7 +328,10 @@ class ReplicaMove:
     # Replacement
 
     def _replace(self) -> MoveSteps:
-        """Replace the current log, unless that changes too fast, or was truncated."""
+        """Replace the current log, unless that changes too fast, or was truncated.
+
+        It waits for work only, because flushes of the log are held.
+        """
         current, flushes = self.current, self._parts.flushes
         flushes.hold(current)
         try:

@@ -9,25 +9,38 @@ from typing import Final
 from odradek.log.background.tasks import RunInThread, Schedule
 from odradek.log.management.log_table import Key
 from odradek.log.moves.move import MoveParts, ReplicaMove
-from odradek.log.moves.steps import MoveSteps
+from odradek.log.moves.steps import MoveSteps, Wait
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 from odradek.protocol.errors import KafkaError
 
 logger = logging.getLogger(__name__)
 
-_MAX_RUNNING: Final = 4
+_SLOTS: Final = 4
+_THROTTLE_POLL_MS: Final = 100
+_RUNS_PER_TURN: Final = 20
 
 
 class ReplicaMoves:
-    """Runs moves, a few at a time. The log manager reports changes of the current logs."""
+    """Runs moves, a few at a time. The log manager reports changes of the current logs.
+
+    A move occupies one of a few slots while it runs or waits for a thread, and none while it waits for a time or for
+    the throttle. Throttled moves continue in turn, so that a small one ends before large ones that began earlier.
+    """
 
     def __init__(self, parts: MoveParts, schedule: Schedule, run_in_thread: RunInThread) -> None:
         self._parts = parts
         self._schedule = schedule
         self._run_in_thread = run_in_thread
+        # Moves that have begun, with and without a slot.
         self._running: dict[Key, _Run] = {}
         self._waiting: deque[ReplicaMove] = deque()
+        # Runs without a slot: those that can continue, and those that wait for the throttle.
+        self._ready: deque[_Run] = deque()
+        self._throttled: deque[_Run] = deque()
+        self._free_slots = _SLOTS
+        self._is_filling = False
+        self._is_fill_scheduled = False
         self._is_closed = False
 
     def begin(self, key: Key) -> None:
@@ -37,7 +50,7 @@ class ReplicaMoves:
         logger.info("moving replica from=%s to=%s", move.current.directory, move.future.log_directory)
         self._parts.cleaner.paused.add(key)
         self._waiting.append(move)
-        self._begin_waiting()
+        self._fill_slots()
 
     def cancel(self, key: Key) -> None:
         """End the move of a log, if there is one, and remove the future log."""
@@ -106,13 +119,58 @@ class ReplicaMoves:
         except (LogDirFailure, ShortageError) as failure:
             logger.error("cannot remove a directory that a move left directory=%s: %s", log.directory, failure)
 
-    def _begin_waiting(self) -> None:
-        """Begin waiting moves. A partition's last move may still have to retire its old directory."""
-        for move in list(self._waiting):
-            if len(self._running) < _MAX_RUNNING and move.key not in self._running:
+    # Slots
+
+    def _fill_slots(self) -> None:
+        """Continue runs, and begin waiting moves, while there are free slots; a few in each turn of the reactor."""
+        if self._is_filling or self._is_closed:
+            return
+        self._is_filling = True
+        count = 0
+        try:
+            while self._free_slots and count < _RUNS_PER_TURN and (run := self._take_next()) is not None:
+                count += 1
+                run.has_slot = True
+                self._free_slots -= 1
+                self._advance(run, None)
+        finally:
+            self._is_filling = False
+        if count == _RUNS_PER_TURN:
+            self._fill_later(0)
+        elif self._throttled and self._free_slots:
+            self._fill_later(_THROTTLE_POLL_MS)
+
+    def _fill_later(self, delay_ms: int) -> None:
+        if not self._is_fill_scheduled:
+            self._is_fill_scheduled = True
+            self._schedule.once(delay_ms, self._fill_scheduled)
+
+    def _fill_scheduled(self) -> None:
+        self._is_fill_scheduled = False
+        self._fill_slots()
+
+    def _take_next(self) -> "_Run | None":
+        """Return the next run for a free slot. A partition's last move may still have to retire its old directory."""
+        if (run := _pop_running(self._ready)) is not None:
+            return run
+        for move in self._waiting:
+            if move.key not in self._running:
                 self._waiting.remove(move)
                 run = self._running[move.key] = _Run(move)
-                self._advance(run, None)
+                return run
+        if self._throttled and not self._parts.throttle.is_exceeded():
+            return _pop_running(self._throttled)
+        return None
+
+    def _release_slot(self, run: "_Run") -> None:
+        if run.has_slot:
+            run.has_slot = False
+            self._free_slots += 1
+            self._fill_slots()
+
+    def _wake(self, run: "_Run") -> None:
+        self._ready.append(run)
+        self._fill_slots()
 
     def _advance(self, run: "_Run", error: Exception | None) -> None:
         """Run steps until the move waits, or ends. A `run_in_thread` that does not wait calls it recursively."""
@@ -139,10 +197,14 @@ class ReplicaMoves:
             self._fail(run, failure)
             self._end(run, steps)
         else:
-            run.is_in_thread = not isinstance(step, int)
-            if isinstance(step, int):
-                self._schedule.once(step, lambda: self._advance(run, None))
+            if step is Wait.THROTTLE:
+                self._throttled.append(run)
+                self._release_slot(run)
+            elif isinstance(step, int):
+                self._schedule.once(step, partial(self._wake, run))
+                self._release_slot(run)
             else:
+                run.is_in_thread = True
                 self._run_in_thread(step, lambda result: self._advance(run, result))
 
     def _fail(self, run: "_Run", error: Exception) -> None:
@@ -191,19 +253,30 @@ class ReplicaMoves:
         self._forget(move)
 
     def _forget(self, move: ReplicaMove) -> None:
-        del self._running[move.key]
-        self._begin_waiting()
+        run = self._running.pop(move.key)
+        self._release_slot(run)
+        self._fill_slots()
 
 
 class _Run:
     """A move that was begun, and the results of its work in threads. `steps` is None when it has ended."""
 
-    __slots__ = ("is_advancing", "is_in_thread", "is_removed", "move", "results", "steps")
+    __slots__ = ("has_slot", "is_advancing", "is_in_thread", "is_removed", "move", "results", "steps")
 
     def __init__(self, move: ReplicaMove) -> None:
         self.move = move
         self.steps: MoveSteps | None = move.steps()
         self.results: list[Exception | None] = []
+        self.has_slot = False
         self.is_advancing = False
         self.is_in_thread = False
         self.is_removed = False
+
+
+def _pop_running(runs: deque[_Run]) -> _Run | None:
+    """Remove and return the first run that has not ended."""
+    while runs:
+        run = runs.popleft()
+        if run.steps is not None:
+            return run
+    return None

@@ -1,12 +1,24 @@
 """Steps of a move, which is a generator: it yields what it waits for, and continues afterwards."""
 
 from collections.abc import Callable, Generator
+from enum import Enum, auto
 from typing import Protocol
 
 from odradek.log.storage.filesystem import storage_error
 
-MoveStep = Callable[[], None] | int
-"""Work to run in a thread, or a delay (ms). An exception of the work is raised where the generator waits."""
+
+class Wait(Enum):
+    """What a move waits for, other than work or a time."""
+
+    THROTTLE = auto()
+    """The throttle is exceeded."""
+
+
+MoveStep = Callable[[], None] | int | Wait
+"""Work to run in a thread, a delay (ms), or a Wait. An exception of the work is raised where the generator waits.
+
+Other moves may run during a delay or a Wait, for as long as they take.
+"""
 
 MoveSteps = Generator[MoveStep, None, None]
 
