@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from odradek.simulation.api import Client
-from odradek.simulation.clients.cluster_operator import ClusterOperator
+from odradek.simulation.clients.cluster_operator import OPERATED_TOPICS, ClusterOperator
 from odradek.simulation.clients.consumers.assigned import AssignedConsumer
 from odradek.simulation.clients.consumers.brief_offsets import BriefCommitter
 from odradek.simulation.clients.consumers.copier import Copier
@@ -20,9 +20,10 @@ from odradek.simulation.clients.producers.idempotent import IdempotentProducer
 from odradek.simulation.clients.producers.plain import PlainProducer
 from odradek.simulation.clients.producers.transaction_session import Flow
 from odradek.simulation.clients.producers.transactional import TransactionalProducer
+from odradek.simulation.clients.replica_mover import ReplicaMover
 from odradek.simulation.clients.topic_owner import TopicOwner
-from odradek.simulation.history import Copy, History, Isolation, Partition
-from odradek.simulation.scenario import RETENTION_MS
+from odradek.simulation.history import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Copy, History, Isolation, Partition
+from odradek.simulation.scenario import GROUP_PARTITIONS, RETENTION_MS, TRANSACTION_PARTITIONS
 
 if TYPE_CHECKING:
     from odradek.simulation import api
@@ -47,6 +48,7 @@ class _ClientDraw:
     def __init__(self, world: World, history: History, scenario: Scenario) -> None:
         self._world = cast("api.World", world)
         self._broker_ids = range(1, len(world.brokers) + 1)
+        self._directories = {process.address: process.directories for process in world.brokers}
         self._history = history
         self._scenario = scenario
         self._random = world.random
@@ -63,6 +65,7 @@ class _ClientDraw:
         yield from self._wrong_headers()
         yield from self._floods()
         yield from self._operators()
+        yield from self._movers()
 
     def _owners(self) -> Iterator[Client]:
         for topic in self._scenario.owned:
@@ -173,6 +176,16 @@ class _ClientDraw:
         random = Random(f"operator {self._seed}")
         if factor > 1 and random.random() < _OPERATED_SHARE:
             yield ClusterOperator(self._world, self._history, random, self._partitions(), self._broker_ids, factor)
+
+    def _movers(self) -> Iterator[Client]:
+        random = Random(f"mover {self._seed}")
+        has_several = all(len(paths) > 1 for paths in self._directories.values())
+        if self._scenario.replication_factor > 1 and has_several:
+            partitions = [*self._partitions(), *self._partitions(compacted=True)]
+            partitions += ((OFFSETS_TOPIC, index) for index in range(GROUP_PARTITIONS))
+            partitions += ((TRANSACTIONS_TOPIC, index) for index in range(TRANSACTION_PARTITIONS))
+            partitions += ((topic, 0) for topic in OPERATED_TOPICS)
+            yield ReplicaMover(self._world, self._history, random, partitions, self._directories)
 
     def _flow(self) -> Flow:
         return Flow.V2 if self._scenario.transaction_version >= 2 and self._random.random() < 0.7 else Flow.V1

@@ -3,6 +3,7 @@
 - `tree`: the state of partitions in ZooKeeper
 - `scenario`: the scenario of a seed: properties, topics and faults
 - `power`: the rule by which faults do not exceed what replication protects from
+- `directories`: log directories that are offline, and moves of replicas between them
 - `faults`: the faults of a run, and the operator
 - `invariants`: conditions that hold after each step, in brokers and in ZooKeeper
 - `committed`: records below a high watermark are the same in all replicas and remain

@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
+from odradek.simulation.cluster.directories import has_lost_directory
 from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.fault_schedule import FaultSchedule
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from odradek.simulation.world import World
 
 _CLOCK_ERRORS_MS: Final = (-60_000, -3_000, -500, 500, 3_000, 60_000)
+_LATE_REPORTS_S: Final = 5
+"""The failure of work on a slow thread takes a log directory offline when it is reported, even after a repair."""
 
 
 class ClusterFaults:
@@ -56,7 +59,8 @@ class ClusterFaults:
         self._network.habits = self._network.habits._replace(slow_share=0.0)
         for process in world.brokers:
             process.disk.repair()
-            self._restart_without_directory(process)
+        for seconds in range(_LATE_REPORTS_S):
+            world.clock.callLater(seconds, self._restart_without_directories)
         world.trace("all faults are over")
 
     def _later(self, action: Callable[[], None], least: float = 0.3, most: float = 3.0) -> None:
@@ -229,9 +233,17 @@ class ClusterFaults:
     def fail_disk(self) -> None:
         """Fail the disk of a machine."""
         process = self._any()
+        self._fail_directories(process, process.directories)
+
+    def fail_directory(self) -> None:
+        """Fail one of the log directories of a machine."""
+        process = self._any()
+        self._fail_directories(process, [self._random.choice(process.directories)])
+
+    def _fail_directories(self, process: BrokerProcess, paths: Iterable[str]) -> None:
         if self._intact.may_lose(process):
             self._intact.lose_data(process)
-            process.disk.broken.update(dict.fromkeys(process.directories))
+            process.disk.broken.update(dict.fromkeys(paths))
             self._later(lambda: self._repair(process))
 
     def fill_disk(self) -> None:
@@ -256,9 +268,13 @@ class ClusterFaults:
         self._leave([process])
         self._repair(process)
 
+    def _restart_without_directories(self) -> None:
+        for process in self._world.brokers:
+            self._restart_without_directory(process)
+
     def _restart_without_directory(self, process: BrokerProcess) -> None:
-        broker = process.broker
-        if process.is_up and broker is not None and not broker.services.logs.online_directories:
+        """Restart a broker that has lost a log directory."""
+        if process.is_up and has_lost_directory(process):
             process.stop()
 
     def _when_ended(self, process: BrokerProcess) -> Callable[[str], None]:

@@ -5,6 +5,7 @@ from typing import Final
 from odradek.simulation import final_reads, setup
 from odradek.simulation.checks import checker
 from odradek.simulation.cluster import scenario
+from odradek.simulation.cluster.directories import find_move, find_remains
 from odradek.simulation.cluster.faults import ClusterFaults
 from odradek.simulation.cluster.logs import are_replicated, find_differences
 from odradek.simulation.cluster.power import find_incomplete, find_silent_follower
@@ -85,12 +86,12 @@ class ClusterRun:
         return all(process.is_up for process in self._world.brokers)
 
     def _settle(self, otherwise: str) -> bool:
-        """Wait until all brokers run, all partitions have leaders, and all replicas are in sync and fetch."""
+        """Wait until all brokers run, all replicas are in sync and fetch, and no replica is moved."""
         world = self._world
         begin_s = world.clock.seconds()
 
         def find_missing() -> str:
-            return find_incomplete(world) or find_silent_follower(world, begin_s)
+            return find_incomplete(world) or find_silent_follower(world, begin_s) or find_move(world.brokers)
 
         if not world.run(lambda: bool(world.failures) or not find_missing(), SETTLING_S):
             world.fail(f"{otherwise}: {find_missing()}")
@@ -113,7 +114,7 @@ class ClusterRun:
                 world.audit(process.broker)
                 world.check_rest(process.broker)
         if world.looks_inside:
-            for what in find_differences(world.brokers):
+            for what in (*find_differences(world.brokers), *find_remains(world.brokers)):
                 world.fail(what)
         for violation in checker.check(history, state):
             world.fail(str(violation))

@@ -9,6 +9,9 @@ from odradek.simulation.scenario import FaultPlan, Scenario, Topic
 REPLICATION_FACTOR: Final = 3
 MIN_IN_SYNC: Final = 2
 DAY_MS: Final = 86_400_000
+_TWO_DIRECTORIES_SHARE: Final = 0.5
+_SLOW_MOVES: Final = 50_000
+"""Bytes per second that moves between log directories copy, if they are throttled."""
 
 _FAULTS: Final[tuple[str, ...]] = (
     "kill", "stop", "pause", "cut_brokers", "cut_one_way", "isolate", "cut_from_zookeeper", "cut_from_clients",
@@ -25,7 +28,7 @@ def draw(random: Random) -> Scenario:
     base = scenario.draw(random)
     properties = {**base.properties, **_properties(random)}
     topics = tuple(_replicated(topic) for topic in base.topics if not topic.is_aged)
-    return base._replace(
+    drawn = base._replace(
         properties=properties,
         topics=topics,
         owned=(),
@@ -34,6 +37,18 @@ def draw(random: Random) -> Scenario:
         slow_thread_s=random.choice((0.1, 0.3)),
         replication_factor=REPLICATION_FACTOR,
     )
+    return _with_two_directories(drawn, random) if random.random() < _TWO_DIRECTORIES_SHARE else drawn
+
+
+def _with_two_directories(drawn: Scenario, random: Random) -> Scenario:
+    """Return the scenario for brokers with two log directories, of which one may fail."""
+    properties = {**drawn.properties, "log.dirs": "/data1,/data2"}
+    if random.random() < 0.3:
+        properties["replica.alter.log.dirs.io.max.bytes.per.second"] = str(_SLOW_MOVES)
+    weights = dict(drawn.faults.weights)
+    if weights and random.random() < 0.5:
+        weights["fail_directory"] = random.randint(1, 5)
+    return drawn._replace(properties=properties, faults=drawn.faults._replace(weights=weights))
 
 
 def _replicated(topic: Topic) -> Topic:

@@ -39,8 +39,8 @@ PROPERTIES = {
 class Cluster:
     """Three brokers that are up, with a topic of three replicas; stopped brokers are started again."""
 
-    def __init__(self):
-        self.world = World(3, PROPERTIES, broker_count=3)
+    def __init__(self, **properties):
+        self.world = World(3, {**PROPERTIES, **properties}, broker_count=3)
         self.world.quiet_s = float("inf")
         self.faults = ClusterFaults(
             self.world, History(self.world.now_ms), FaultPlan({}, 1.0), SESSION_S, self.world.new_random()
