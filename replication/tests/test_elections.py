@@ -6,6 +6,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersRequestTopicPartitions
 from odradek.replication.controller.admin.elections import PREFERRED, UNCLEAN, ElectionAdmin
 from odradek.replication.controller.leader_rebalance import LeaderRebalance
+from odradek.replication.controller.states.partition_states import change_state
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import load_image
@@ -73,7 +74,7 @@ def test_all_partitions():
     assert leaders(cluster, "u") == [(2, 6, (2, 3))]
 
 
-def test_unclean_elections():
+def test_unclean_elections(caplog):
     cluster = start((NO_LEADER, (9, 2, 3), (9,)), (1, (1, 2), (1,)), (NO_LEADER, (9, 8), (9,)))
     assert elect(cluster, UNCLEAN, [("t", [0, 1, 2])]) == {
         ("t", 0): (E.NONE, None),
@@ -82,6 +83,25 @@ def test_unclean_elections():
     }
     assert leaders(cluster) == [(2, 6, (2,)), (1, 5, (1,)), (NO_LEADER, 5, (9,))]
     assert [p.leader_recovery_state for p in cluster.image.topics["t"].partitions] == [1, 0, 0]
+    assert warnings(caplog) == [
+        "unclean leader election: records that the new leader does not have are lost topic=t partition=0 leader=2 "
+        "leader_epoch=6 old_isr=(9,) reason=requested"
+    ]
+
+
+def test_the_leader_of_an_unclean_election_that_leads_again_loses_nothing(caplog):
+    cluster = start((NO_LEADER, (9, 2, 3), (9,)))
+    elect(cluster, UNCLEAN, [("t", [0])])
+    caplog.clear()
+    for change, reason in (({"leader": NO_LEADER}, "failed"), ({"leader": 2, "leader_epoch": 7}, "is back")):
+        old = cluster.image.partition("t", 0)
+        new = change_state(old, old._replace(**change), "t", 0, reason)
+        cluster.image.put_topic(cluster.image.topics["t"]._replace(partitions=(new,)))
+    assert warnings(caplog) == []
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize(
@@ -96,11 +116,12 @@ def test_invalid_requests(fields, code):
     assert leaders(cluster) == [(2, 5, (2, 1))]
 
 
-def test_enabling_unclean_election_for_a_topic_elects_at_once():
+def test_enabling_unclean_election_for_a_topic_elects_at_once(caplog):
     cluster = start((NO_LEADER, (9, 2), (9,)))
     add_topic(cluster, "u", (NO_LEADER, (9, 2), (9,)))
     run_now(cluster.controller.put_topic_config("t", {"unclean.leader.election.enable": "true"}))
     assert leaders(cluster) == [(2, 6, (2,))]
+    assert [warning.rpartition(" reason=")[2] for warning in warnings(caplog)] == ["unclean election was enabled"]
     assert leaders(cluster, "u") == [(NO_LEADER, 5, (9,))]
 
 

@@ -42,7 +42,7 @@ def determine_state(partition: PartitionMetadata) -> PartitionState:
 def change_state(
     old: PartitionMetadata, new: PartitionMetadata, topic: str, index: int, why: str
 ) -> PartitionMetadata:
-    """Check and log the change of a partition's state; return the new one."""
+    """Check and log the change of a partition's state, before it is written; return the new one."""
     before, after = determine_state(old), determine_state(new)
     if after not in PARTITION_STATE_CHANGES[before]:
         raise AssertionError(f"partition {topic}-{index} cannot change from {before.value} to {after.value}: {why}")
@@ -58,7 +58,28 @@ def change_state(
             new.isr,
             why,
         )
+    if _is_unclean_election(old, new):
+        logger.warning(
+            "unclean leader election: records that the new leader does not have are lost topic=%s partition=%d "
+            "leader=%d leader_epoch=%d old_isr=%s reason=%s",
+            topic,
+            index,
+            new.leader,
+            new.leader_epoch,
+            old.isr,
+            why,
+        )
     return new
+
+
+def _is_unclean_election(old: PartitionMetadata, new: PartitionMetadata) -> bool:
+    """Return whether a leader was elected from outside the ISR.
+
+    The sole member of the ISR of such a leader may lead again in a later epoch, before it has confirmed the ISR.
+    """
+    if new.leader == NO_LEADER or new.leader_recovery_state != RECOVERING:
+        return False
+    return old.leader_recovery_state != RECOVERING or new.leader not in old.isr
 
 
 def new_partition(
