@@ -16,6 +16,7 @@ Command line: `python -m odradek.simulation --help`. Description: docs/simulatio
 - `clients`: simulated clients
 - `history`: the operations of clients and their outcomes
 - `topic_lives`: topics that are deleted and created again
+- `unclean_elections`: elections that may lose records
 - `log_reader`: reads of a whole partition
 - `final_reads`: the reads at the end of a run
 - `checks`: the checker of histories

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from odradek.simulation.topic_lives import TopicHistory
+    from odradek.simulation.unclean_elections import UncleanElection
 
 Partition = tuple[str, int]
 """Topic and partition index."""
@@ -75,13 +76,14 @@ class SentRecord(NamedTuple):
 
 
 class ReadRecord(NamedTuple):
-    """A record that was read."""
+    """A record that was read. `leader_epoch` is that of its batch, -1 if it was not noted."""
 
     offset: int
     value: bytes | None
     key: bytes | None
     headers: Headers
     timestamp: int
+    leader_epoch: int = -1
 
 
 @dataclass(slots=True, eq=False)
@@ -228,6 +230,7 @@ class TopicSettings:
     compacted: topics from which compaction may remove records
     is_cluster: acknowledged records with acks=all survive, because not all replicas lose unsynced data; others may be
         lost when another broker is elected
+    unclean: topics with unclean leader elections
     aged: topics from which retention may remove records without a timestamp, or older than `retention_ms`
     """
 
@@ -239,6 +242,7 @@ class TopicSettings:
     retention_ms: int = 0
     groups_expire: bool = False
     is_cluster: bool = False
+    unclean: frozenset[str] = frozenset()
 
     def is_durable(self, topic: str) -> bool:
         """Return whether acknowledged records of the topic survive a power loss."""
@@ -322,6 +326,7 @@ class History:
         self.copies: list[Copy] = []
         self.crashes: list[Crash] = []
         self.store_losses: list[Moment] = []
+        self.unclean_elections: list[UncleanElection] = []
         self.has_unfinished_end = False
         """True if a process of the broker ended after a disk operation had failed, which is then never retried."""
         self.clock_steps: list[tuple[Moment, int]] = []
@@ -520,7 +525,10 @@ class History:
         return any(crash.moment.order > moment.order for crash in self.crashes)
 
     def lossy_crashes(self, topic: str) -> LossyCrashes:
-        """Return the crashes that may have lost acknowledged records of a topic."""
+        """Return the crashes, or unclean elections, that may have lost acknowledged records of a topic."""
+        if topic in self.settings.unclean:
+            elections = (one for one in self.unclean_elections if one.partition[0] == topic)
+            return LossyCrashes([election.elected.order for election in elections])
         if self.settings.is_durable(topic):
             return LossyCrashes([])
         return LossyCrashes(

@@ -113,4 +113,5 @@ def _visible(batches: list[memoryview], aborted: Iterable[Any]) -> Iterator[Read
         elif not (header.is_transactional and header.producer_id in hidden):
             for record in iter_records(batch):
                 headers = tuple((name, value) for name, value in record.headers)
-                yield ReadRecord(record.offset, record.value, record.key, headers, record.timestamp)
+                epoch = header.partition_leader_epoch
+                yield ReadRecord(record.offset, record.value, record.key, headers, record.timestamp, epoch)

@@ -44,4 +44,5 @@ def topic_settings(drawn: Scenario) -> TopicSettings:
         aged=frozenset(topic.name for topic in drawn.topics if topic.is_aged and not topic.keeps_all),
         retention_ms=scenario.RETENTION_MS,
         groups_expire=drawn.groups_expire,
+        unclean=frozenset(topic.name for topic in drawn.topics if topic.is_unclean),
     )

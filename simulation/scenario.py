@@ -15,7 +15,10 @@ _RESTORE_SHARE: Final = 0.12
 
 
 class Topic(NamedTuple):
-    """A topic to create; `configs` are its properties. An aged topic receives old records only."""
+    """A topic to create; `configs` are its properties.
+
+    An aged topic receives old records only. An unclean topic has unclean leader elections, and clients of its own.
+    """
 
     name: str
     partitions: int
@@ -24,6 +27,7 @@ class Topic(NamedTuple):
     is_compacted: bool = False
     has_append_time: bool = False
     is_aged: bool = False
+    is_unclean: bool = False
 
     @property
     def keeps_all(self) -> bool:

@@ -5,7 +5,7 @@ import logging
 import traceback
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from twisted.internet.defer import Deferred
 
@@ -34,6 +34,8 @@ Printer = Callable[[str], None]
 ADDRESS = ("broker-0", 9092)
 _CLUSTER_REQUEST_TIMEOUT_S: Final = 5.0
 """Shorter than a client's default, so that clients find the next leader during the run."""
+_UNCLEAN_ELECTION: Final = "unclean leader election: "
+"""The beginning of the controller's log lines about unclean elections."""
 
 
 class World:
@@ -46,6 +48,7 @@ class World:
     quiet_s: time from which on a request over an intact connection must get a response
     brokers: all brokers; `broker` is the first one
     zookeeper: the ensemble of a cluster, None for a single broker with an embedded store
+    cluster_invariants: the invariants of a cluster, None for a single broker
 
     With `looks_inside` the brokers' memory and files are checked after each step; otherwise only the clients' histories
     are checked.
@@ -86,7 +89,10 @@ class World:
             )
             self.brokers = [self._make_broker(number, given, chance) for number in range(1, broker_count + 1)]
         self.broker = self.brokers[0]
-        self._cluster_invariants = None if self.zookeeper is None else ClusterInvariants(self.zookeeper, self.brokers)
+        self.cluster_invariants: ClusterInvariants | None = None
+        if self.zookeeper is not None:
+            self.cluster_invariants = ClusterInvariants(self.zookeeper, self.brokers)
+            self.zookeeper.on_change = self._check_tree
         self.quiet_s = 0.0
         self._router_random = Random(f"router {seed}")
         self._client_timeout_s = REQUEST_TIMEOUT_S if broker_count == 1 else _CLUSTER_REQUEST_TIMEOUT_S
@@ -174,20 +180,28 @@ class World:
         if process.broker is None:
             return
         if not self.looks_inside:
-            if self._cluster_invariants is not None:
-                self._cluster_invariants.note_committed(process)
+            if self.cluster_invariants is not None:
+                self.cluster_invariants.note_committed(process)
             return
         if not process.is_stopping:
             for what in invariants.find_violations(process.broker):
                 self.fail(what)
-        if self._cluster_invariants is not None:
-            for what in self._cluster_invariants.check(process):
+        if self.cluster_invariants is not None:
+            for what in self.cluster_invariants.check(process):
+                self.fail(what)
+
+    def _check_tree(self) -> None:
+        """Check the invariants of ZooKeeper after each change, so that no state is omitted."""
+        assert self.cluster_invariants is not None
+        for what in self.cluster_invariants.check_tree():
+            if self.looks_inside:
                 self.fail(what)
 
     def committed_end(self, topic_id: bytes, index: int) -> int:
-        """Return the highest high watermark that a leader of a partition has had."""
-        assert self._cluster_invariants is not None
-        return self._cluster_invariants.committed.end((topic_id, index))
+        """Return the highest high watermark that a leader of a partition has had, since the last unclean election."""
+        assert self.cluster_invariants is not None
+        invariants = self.cluster_invariants
+        return invariants.committed.end(invariants.branches.latest((topic_id, index)))
 
     def audit(self, broker: Broker) -> None:
         """Read all logs of a broker, except for those on a broken disk, and compare indexes and state with them."""
@@ -267,6 +281,9 @@ class LogWatch(logging.Handler):
         world = self._world
         if not any(broker.is_alive for broker in world.brokers):
             return
+        if world.cluster_invariants is not None and record.msg.startswith(_UNCLEAN_ELECTION):
+            topic, index, _, leader_epoch, *_ = cast(tuple[Any, ...], record.args)
+            world.cluster_invariants.logged.add((topic, index, leader_epoch))
         if record.levelno < logging.WARNING:
             # Not a part of the trace, whose hash must not depend on printing.
             world.note(f"log: {record.getMessage()}")

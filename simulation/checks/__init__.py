@@ -13,4 +13,5 @@
 - `groups`: ownership of partitions within a generation
 - `copies`: read-process-write
 - `topics`: deleted topics and deleted records
+- `unclean`: topics with unclean leader elections
 """

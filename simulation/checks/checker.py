@@ -19,6 +19,7 @@ from odradek.simulation.checks.polls import check_polls
 from odradek.simulation.checks.producers import check_producers
 from odradek.simulation.checks.topics import check_topics
 from odradek.simulation.checks.transactions import check_transactions
+from odradek.simulation.checks.unclean import check_unclean
 from odradek.simulation.history import FinalState, History
 
 __all__ = ["Violation", "ViolationKind", "check"]
@@ -34,6 +35,7 @@ CHECKS: tuple[Callable[[Evidence], Iterator[Violation]], ...] = (
     check_groups,
     check_copies,
     check_topics,
+    check_unclean,
 )
 
 

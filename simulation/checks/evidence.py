@@ -73,7 +73,10 @@ class Violation:
 
 
 class Evidence:
-    """A history with its final reads, indexed. It makes no checks itself."""
+    """A history with its final reads, indexed. It makes no checks itself.
+
+    partitions: all partitions except those with unclean elections, `unclean_partitions`
+    """
 
     def __init__(self, history: History, final: FinalState) -> None:
         self.history = history
@@ -87,7 +90,10 @@ class Evidence:
         self.polls: dict[Partition, list[Poll]] = defaultdict(list)
         for poll in history.polls:
             self.polls[poll.partition].append(poll)
-        self.partitions = list(dict.fromkeys([*self.sends, *self.polls, *final.partitions()]))
+        everything = dict.fromkeys([*self.sends, *self.polls, *final.partitions()])
+        unclean = history.settings.unclean
+        self.partitions = [partition for partition in everything if partition[0] not in unclean]
+        self.unclean_partitions = [partition for partition in everything if partition[0] in unclean]
         self._deleted_before: dict[Partition, int] = {}
         for deletion in history.topics.record_deletions:
             before = self._deleted_before.get(deletion.partition, 0)

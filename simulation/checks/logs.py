@@ -37,7 +37,7 @@ def check_logs(evidence: Evidence) -> Iterator[Violation]:
             continue
         yield from _check_conflicts(evidence, partition, crashes)
         yield from _check_acknowledged(evidence, partition, crashes)
-        yield from _check_contents(evidence, partition)
+        yield from check_contents(evidence, partition)
 
 
 def iter_seen(evidence: Evidence, partition: Partition, crashes: LossyCrashes) -> Iterator[Seen]:
@@ -132,7 +132,7 @@ def _check_gaps(
             return
 
 
-def _check_contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+def check_contents(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """All records that were read were sent to this partition with the same contents."""
     reported: set[tuple[int, bytes | None]] = set()
     crashes = evidence.crashes(partition[0])

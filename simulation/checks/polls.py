@@ -23,12 +23,13 @@ _NEVER = 1 << 62
 
 def check_polls(evidence: Evidence) -> Iterator[Violation]:
     """Check every partition separately."""
-    for partition, polls in evidence.polls.items():
+    for partition in evidence.partitions:
+        polls = evidence.polls.get(partition, [])
         yield from _check_sequence(partition, polls)
         final = FinalOrder(evidence, partition)
         undecided = UndecidedTransactions(evidence, partition)
         for poll in polls:
-            yield from _check_bounds(poll)
+            yield from check_bounds(poll)
             yield from final.check_skipped(poll)
             if poll.isolation is Isolation.READ_COMMITTED:
                 yield from _check_isolation(evidence, poll)
@@ -50,7 +51,8 @@ def _check_sequence(partition: Partition, polls: list[Poll]) -> Iterator[Violati
         next_offsets[poll.assignment] = poll.next_offset
 
 
-def _check_bounds(poll: Poll) -> Iterator[Violation]:
+def check_bounds(poll: Poll) -> Iterator[Violation]:
+    """Check the order of a poll's offsets, and that it ends below the high watermark or last stable offset."""
     offsets = [record.offset for record in poll.records]
     if any(later <= earlier for earlier, later in pairwise(offsets)):
         yield Violation(ViolationKind.POLL_ORDER, f"{_where(poll)} returned offsets {offsets}")

@@ -18,7 +18,7 @@ def check_producers(evidence: Evidence) -> Iterator[Violation]:
     yield from _check_ids(evidence)
     for partition in evidence.partitions:
         yield from _check_duplicates(evidence, partition)
-        yield from _check_order(evidence, partition)
+        yield from check_order(evidence, partition)
 
 
 def _check_ids(evidence: Evidence) -> Iterator[Violation]:
@@ -50,7 +50,7 @@ def _check_duplicates(evidence: Evidence, partition: Partition) -> Iterator[Viol
             )
 
 
-def _check_order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
+def check_order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     """The records of each producer are in the order of sending."""
     last: dict[str, tuple[tuple[int, int], bytes]] = {}
     records = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)

@@ -12,6 +12,7 @@ from odradek.simulation.clients.consumers.assigned import AssignedConsumer
 from odradek.simulation.clients.consumers.brief_offsets import BriefCommitter
 from odradek.simulation.clients.consumers.copier import Copier
 from odradek.simulation.clients.consumers.group_consumer import GroupConsumer
+from odradek.simulation.clients.consumers.scanner import Scanner
 from odradek.simulation.clients.group_admin import GroupAdmin
 from odradek.simulation.clients.producers.batches import draw_wrong_packing
 from odradek.simulation.clients.producers.flood import Flood
@@ -22,6 +23,7 @@ from odradek.simulation.clients.producers.transaction_session import Flow
 from odradek.simulation.clients.producers.transactional import TransactionalProducer
 from odradek.simulation.clients.replica_mover import ReplicaMover
 from odradek.simulation.clients.topic_owner import TopicOwner
+from odradek.simulation.clients.unclean_elector import UncleanElector
 from odradek.simulation.history import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Copy, History, Isolation, Partition
 from odradek.simulation.scenario import GROUP_PARTITIONS, RETENTION_MS, TRANSACTION_PARTITIONS
 
@@ -66,6 +68,7 @@ class _ClientDraw:
         yield from self._floods()
         yield from self._operators()
         yield from self._movers()
+        yield from self._clients_of_unclean_topics()
 
     def _owners(self) -> Iterator[Client]:
         for topic in self._scenario.owned:
@@ -84,7 +87,7 @@ class _ClientDraw:
             yield IdempotentProducer(world, history, f"idem{number}", self._chance(), plain)
         for number in range(random.choice((0, 1, 2, 3))):
             yield TransactionalProducer(world, history, f"txn{number}", self._chance(), plain, self._flow())
-        by_client = [(topic.name, 0) for topic in self._scenario.topics if not topic.has_append_time]
+        by_client = self._with_client_times()
         if random.random() < 0.4 and by_client:
             yield HostileProducer(world, history, "hostile", self._chance(), by_client)
         compacted = self._partitions(compacted=True)
@@ -150,7 +153,7 @@ class _ClientDraw:
         random = Random(f"liars {self._seed}")
         if random.random() >= _RARE_SHARE:
             return
-        by_client = [(topic.name, 0) for topic in self._scenario.topics if not topic.has_append_time]
+        by_client = self._with_client_times()
         plain = self._partitions()
         keeps_all = all(topic.keeps_all for topic in self._scenario.topics if (topic.name, 0) in plain)
         for number in range(random.choice((1, 2))):
@@ -177,11 +180,24 @@ class _ClientDraw:
         if factor > 1 and random.random() < _OPERATED_SHARE:
             yield ClusterOperator(self._world, self._history, random, self._partitions(), self._broker_ids, factor)
 
+    def _clients_of_unclean_topics(self) -> Iterator[Client]:
+        world, history, random = self._world, self._history, Random(f"unclean {self._seed}")
+        partitions = self._partitions(unclean=True)
+        if not partitions:
+            return
+        yield PlainProducer(world, history, "careless", Random(random.getrandbits(64)), partitions)
+        if random.random() < 0.7:
+            yield IdempotentProducer(world, history, "careless-idem", Random(random.getrandbits(64)), partitions)
+        yield Scanner(world, history, Random(random.getrandbits(64)), partitions)
+        yield UncleanElector(world, history, random, partitions)
+
     def _movers(self) -> Iterator[Client]:
         random = Random(f"mover {self._seed}")
         has_several = all(len(paths) > 1 for paths in self._directories.values())
         if self._scenario.replication_factor > 1 and has_several:
-            partitions = [*self._partitions(), *self._partitions(compacted=True)]
+            partitions = [
+                *self._partitions(), *self._partitions(compacted=True), *self._partitions(unclean=True)
+            ]  # fmt: skip
             partitions += ((OFFSETS_TOPIC, index) for index in range(GROUP_PARTITIONS))
             partitions += ((TRANSACTIONS_TOPIC, index) for index in range(TRANSACTION_PARTITIONS))
             partitions += ((topic, 0) for topic in OPERATED_TOPICS)
@@ -194,10 +210,16 @@ class _ClientDraw:
         """Return random numbers for one client, so that its draws do not affect the others."""
         return Random(self._random.getrandbits(64))
 
-    def _partitions(self, *, compacted: bool = False, aged: bool = False) -> list[Partition]:
+    def _with_client_times(self) -> list[Partition]:
+        topics = self._scenario.topics
+        return [(topic.name, 0) for topic in topics if not topic.has_append_time and not topic.is_unclean]
+
+    def _partitions(
+        self, *, compacted: bool = False, aged: bool = False, unclean: bool = False
+    ) -> list[Partition]:
         return [
             (topic.name, index)
             for topic in self._scenario.topics
-            if topic.is_compacted == compacted and topic.is_aged == aged
+            if topic.is_compacted == compacted and topic.is_aged == aged and topic.is_unclean == unclean
             for index in range(topic.partitions)
         ]

@@ -6,6 +6,7 @@
 - `directories`: log directories that are offline, and moves of replicas between them
 - `faults`: the faults of a run, and the operator
 - `invariants`: conditions that hold after each step, in brokers and in ZooKeeper
+- `branches`: branches of a partition's history, which unclean elections begin
 - `committed`: records below a high watermark are the same in all replicas and remain
 - `logs`: comparison of the replicas' logs
 - `run`: the phases of a run

@@ -1,5 +1,7 @@
 """Committed batches: those below a leader's high watermark. Every replica in sync has them, and they never change.
 
+After an unclean election this holds for those that the new leader has; each branch has its own batches.
+
 Source: Kafka documentation ("Replication"), KIP-101.
 """
 
@@ -7,11 +9,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from odradek.simulation.cluster.branches import Branch
+
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
-
-TopicIdPartition = tuple[bytes, int]
-"""Topic id and partition index."""
 
 
 class CommittedBatch(NamedTuple):
@@ -36,35 +37,52 @@ class CommittedBatches:
     """The committed batches of all partitions without compaction."""
 
     def __init__(self) -> None:
-        self._ends: dict[TopicIdPartition, int] = {}
-        self._batches: dict[TopicIdPartition, dict[int, CommittedBatch]] = {}
-        self._verified: dict[tuple[str, TopicIdPartition], _Verified] = {}
+        self._ends: dict[Branch, int] = {}
+        self._batches: dict[Branch, dict[int, CommittedBatch]] = {}
+        self._verified: dict[tuple[str, Branch], _Verified] = {}
 
-    def end(self, partition: TopicIdPartition) -> int:
+    def __contains__(self, branch: Branch) -> bool:
+        """Return whether a leader of a branch has been observed."""
+        return branch in self._ends
+
+    def end(self, branch: Branch) -> int:
         """Return the highest high watermark that a leader has had."""
-        return self._ends.get(partition, 0)
+        return self._ends.get(branch, 0)
 
-    def commit(self, partition: TopicIdPartition, high_watermark: int) -> None:
+    def begin(self, branch: Branch, log: "PartitionLog") -> int:
+        """Begin a branch with the committed batches of the last one that its leader has; return their end."""
+        before = next((one for one in branch.earlier if one in self), branch)
+        known = self._batches.get(before, {})
+        kept = self._batches[branch] = {}
+        end = 0
+        for base_offset, batch in _read(log, 0, self.end(before)):
+            if known.get(base_offset) != batch:
+                break
+            kept[base_offset] = batch
+            end = batch.last_offset + 1
+        self._ends[branch] = end
+        return end
+
+    def commit(self, branch: Branch, high_watermark: int) -> None:
         """Record the high watermark of a leader."""
-        if high_watermark > self.end(partition):
-            self._ends[partition] = high_watermark
+        self._ends[branch] = max(high_watermark, self.end(branch))
 
-    def compare(self, broker: str, partition: TopicIdPartition, log: "PartitionLog", end: int) -> Iterator[str]:
+    def compare(self, broker: str, branch: Branch, log: "PartitionLog", end: int) -> Iterator[str]:
         """Report batches of a replica below `end` that are missing, or differ from those of replicas compared before.
 
-        end: an offset up to which the partition is committed. Logs of compacted topics are not compared.
+        end: an offset up to which the branch is committed. Logs of compacted topics are not compared.
         """
         if log.config.compacts:
             return
-        verified = self._verified.get((broker, partition))
+        verified = self._verified.get((broker, branch))
         if verified is None or verified.log is not log:
-            verified = self._verified[broker, partition] = _Verified(log)
+            verified = self._verified[broker, branch] = _Verified(log)
         if log.log_end_offset < verified.offset:
             yield f"truncated to {log.log_end_offset}, below the committed offset {verified.offset}"
             verified.offset = log.log_end_offset
         if verified.offset >= end:
             return
-        known = self._batches.setdefault(partition, {})
+        known = self._batches.setdefault(branch, {})
         expected = max(verified.offset, log.log_start_offset)
         for base_offset, batch in _read(log, expected, end):
             if base_offset > expected:

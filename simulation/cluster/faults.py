@@ -138,8 +138,10 @@ class ClusterFaults:
 
     # Network
 
-    def _cut(self, routes: list[Route], victims: list[BrokerProcess]) -> None:
-        """Cut routes for some time. `victims`: the brokers that may leave ISRs."""
+    def _cut(
+        self, routes: list[Route], victims: list[BrokerProcess], least: float = 0.3, most: float = 3.0
+    ) -> None:
+        """Cut routes for some time, as in `_later`. `victims`: the brokers that may leave ISRs."""
         if not self._may_disturb(victims):
             return
         self._world.trace(f"cut {', '.join(f'{source}>{target}' for source, target in routes)}")
@@ -150,7 +152,7 @@ class ClusterFaults:
             self._network.heal(routes)
             self._leave(victims)
 
-        self._later(heal)
+        self._later(heal, least, most)
 
     def cut_brokers(self) -> None:
         """Separate some brokers from the others, in both directions."""
@@ -174,6 +176,22 @@ class ClusterFaults:
             others.append(CLIENT_HOST)
         host = victim.host
         self._cut([route for other in others for route in ((host, other), (other, host))], [victim])
+
+    def leave_one_behind(self) -> None:
+        """Keep a broker from replicating, and then separate the others, the members of the ISRs, from ZooKeeper."""
+        brokers = self._world.brokers
+        last = self._any()
+        if not self._may_disturb(brokers):
+            return
+        others = [process.host for process in brokers if process is not last]
+        self._cut([route for host in others for route in ((last.host, host), (host, last.host))], brokers, 3.0, 6.0)
+        last.kill()
+        self._later(lambda: self._cut_all_from_zookeeper(others), 1.0, 2.5)
+
+    def _cut_all_from_zookeeper(self, hosts: list[str]) -> None:
+        if not self._schedule.is_over:
+            routes = [route for host in hosts for route in ((host, ZOOKEEPER_HOST), (ZOOKEEPER_HOST, host))]
+            self._cut(routes, self._world.brokers, 1.0, 3.0)
 
     def cut_from_zookeeper(self) -> None:
         """Separate a broker from ZooKeeper, in one or both directions."""

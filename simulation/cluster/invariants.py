@@ -3,15 +3,18 @@
 They compare the brokers with each other, with ZooKeeper and with earlier steps. Changes in ZooKeeper are checked at the
 next step of any broker, several of them at once. Source: the invariants in the description of ZooKeeper mode, by Apache
 Kafka's replication protocol (KIP-101, KIP-497, KIP-841).
+
+After an unclean election the invariants of committed records hold within each branch of the partition's history.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
-from odradek.simulation.cluster.committed import CommittedBatches, TopicIdPartition
+from odradek.simulation.cluster.branches import Branches, TopicIdPartition, find_replica
+from odradek.simulation.cluster.committed import CommittedBatches
 from odradek.simulation.cluster.tree import (
     StoredPartition,
     read_data,
@@ -20,7 +23,8 @@ from odradek.simulation.cluster.tree import (
     read_registrations,
     read_written,
 )
-from odradek.simulation.history import Partition, name_of
+from odradek.simulation.history import Moment, Partition, name_of
+from odradek.simulation.unclean_elections import UncleanElection
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -48,19 +52,25 @@ class ClusterInvariants:
 
     brokers: all brokers, in the order of their ids from 1
     stored: the partitions in ZooKeeper, as of the last check
-    committed: the committed batches of all partitions
+    branches: the unclean elections
+    committed: the committed batches of all branches
     unclean: topics with unclean elections, which lose records
+    logged: topic, partition and leader epoch of the unclean elections that a controller has logged
+    moment: the current moment of the history
     """
 
     def __init__(self, zookeeper: "ZooKeeper", brokers: Sequence["BrokerProcess"]) -> None:
         self.stored: dict[Partition, StoredPartition] = {}
+        self.branches = Branches()
         self.committed = CommittedBatches()
         self.unclean: Container[str] = ()
+        self.logged: set[tuple[str, int, int]] = set()
+        self.moment: Callable[[], Moment] = lambda: Moment(0, 0)
         self._brokers = brokers
         self._zookeeper = zookeeper
         self._transaction = -1
         self._leaders: dict[tuple[TopicIdPartition, int], str] = {}
-        self._led_logs: dict[tuple[str, TopicIdPartition], PartitionLog] = {}
+        self._led_logs: dict[tuple[str, TopicIdPartition], tuple[int, PartitionLog]] = {}
         self._leader_epochs: dict[ReplicaInProcess, int] = {}
         self._high_watermarks: dict[ReplicaInProcess, HighWatermark] = {}
         self._latest_epochs: dict[TopicIdPartition, int] = {}
@@ -71,7 +81,7 @@ class ClusterInvariants:
 
     def check(self, process: "BrokerProcess") -> Iterator[str]:
         """Report violations after a step of a broker: in ZooKeeper, and in replicas of the broker that have changed."""
-        yield from self._check_tree()
+        yield from self.check_tree()
         assert process.broker is not None
         transaction, checked = self._transaction, self._checked
         for replica in process.broker.services.replicas:
@@ -85,13 +95,23 @@ class ClusterInvariants:
             if checked.get(replica) != seen:
                 checked[replica] = seen
                 yield from self._check_replica(process, replica)
+        for election in self.branches.take_settled(self._brokers):
+            election.settled = self.moment()
 
     def note_committed(self, process: "BrokerProcess") -> None:
-        """Record the high watermarks of a broker's leaders, without a check."""
+        """Record the high watermarks of a broker's leaders, without a check.
+
+        The records themselves are compared if an unclean election may lose some of them.
+        """
         assert process.broker is not None
         for replica in process.broker.services.replicas:
-            if replica.is_leader and replica.log is not None:
-                self.committed.commit((replica.topic_id, replica.index), replica.log.high_watermark)
+            if replica.topic in self.unclean:
+                for _ in self._check_replica(process, replica):
+                    pass
+            elif replica.is_leader and replica.log is not None:
+                self._commit(replica.topic_id, replica.index, replica.leader_epoch, replica.log)
+        for election in self.branches.take_settled(self._brokers):
+            election.settled = self.moment()
 
     # Brokers
 
@@ -111,7 +131,7 @@ class ClusterInvariants:
                 yield f"{where}: leader epochs {entries} do not increase"
                 break
         if replica.is_leader:
-            self._led_logs[process.name, key] = log
+            self._led_logs[process.name, key] = replica.leader_epoch, log
             yield from self._check_leader(process, replica, log, where)
         else:
             self._led_logs.pop((process.name, key), None)
@@ -131,8 +151,9 @@ class ClusterInvariants:
             yield f"{where}: the leader is not in the ISR {replica.isr}"
         if replica.leader_epoch > self._latest_epochs.get(key, -1):
             self._latest_epochs[key] = replica.leader_epoch
-            committed = self.committed.end(key)
-            if log.log_end_offset < committed and replica.topic not in self.unclean:
+            self._begin_branch(*key, replica.leader_epoch, log)
+            committed = self.committed.end(self.branches.of_replica(replica))
+            if log.log_end_offset < committed:
                 yield f"{where}: its log ends at {log.log_end_offset}, {committed} is committed"
         yield from self._check_high_watermark(in_process, replica, log, where)
         stored = self.stored.get((replica.topic, replica.index))
@@ -154,23 +175,28 @@ class ClusterInvariants:
             elif now.offset > before.offset and max(len(before.isr), len(now.isr)) < least:
                 yield f"{where}: the high watermark rose with ISR {replica.isr}, min.insync.replicas is {least}"
         if now.offset > before.offset or now.isr != before.isr:
-            self.committed.commit((replica.topic_id, replica.index), now.offset)
+            self._commit(replica.topic_id, replica.index, replica.leader_epoch, log)
             yield from self._check_members(where, replica, now.offset)
 
     def _check_records(
         self, process: "BrokerProcess", replica: "Replica", log: "PartitionLog", where: str
     ) -> Iterator[str]:
-        """Report records below a replica's high watermark that are not committed, or differ from other replicas'."""
-        if replica.topic in self.unclean:
+        """Report records below a replica's high watermark that are not committed, or differ from other replicas'.
+
+        A follower of an uncleanly elected leader may have records that are lost, until it has fetched from that leader.
+        """
+        branch = self.branches.of_replica(replica)
+        entries = log.state.leader_epochs.entries
+        latest_epoch = entries[-1][0] if entries else -1
+        if not replica.is_leader and branch != self.branches.of_epoch(branch[:2], latest_epoch):
             return
-        key = replica.topic_id, replica.index
-        if log.high_watermark > self.committed.end(key):
+        if log.high_watermark > self.committed.end(branch):
             # A leader may have committed it while it was not checked: at the end of its start, or in the step in which
             # its log directory failed.
             self._note_leaders(replica)
-            if log.high_watermark > self.committed.end(key):
-                yield f"{where}: high watermark {log.high_watermark}, committed is {self.committed.end(key)}"
-        for what in self.committed.compare(process.name, key, log, log.high_watermark):
+            if log.high_watermark > self.committed.end(branch):
+                yield f"{where}: high watermark {log.high_watermark}, committed is {self.committed.end(branch)}"
+        for what in self.committed.compare(process.name, branch, log, log.high_watermark):
             yield f"{where}: {what}"
 
     def _note_leaders(self, replica: "Replica") -> None:
@@ -178,11 +204,23 @@ class ClusterInvariants:
         for process in self._brokers:
             led = self._led_logs.get((process.name, key))
             if led is not None:
-                self.committed.commit(key, led.high_watermark)
-            services = None if process.broker is None else getattr(process.broker, "services", None)
-            other = None if services is None else services.replicas.partitions.get((replica.topic, replica.index))
+                self._commit(*key, *led)
+            other = find_replica(process, (replica.topic, replica.index))
             if other is not None and other.is_leader and other.log is not None and other.topic_id == replica.topic_id:
-                self.committed.commit((replica.topic_id, replica.index), other.log.high_watermark)
+                self._commit(*key, other.leader_epoch, other.log)
+
+    def _commit(self, topic_id: bytes, index: int, leader_epoch: int, log: "PartitionLog") -> None:
+        """Record the high watermark of a leader."""
+        self._begin_branch(topic_id, index, leader_epoch, log)
+        self.committed.commit(self.branches.of_epoch((topic_id, index), leader_epoch), log.high_watermark)
+
+    def _begin_branch(self, topic_id: bytes, index: int, leader_epoch: int, log: "PartitionLog") -> None:
+        """Begin the branch of a leader, unless that has been done."""
+        branch = self.branches.of_epoch((topic_id, index), leader_epoch)
+        if branch.number and branch not in self.committed:
+            end = self.committed.begin(branch, log)
+            for election in self.branches.elections_of(branch):
+                election.kept_end = end if election.kept_end is None else election.kept_end
 
     def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
         """Check that the members of the ISR, also of that in ZooKeeper, have all records below the high watermark.
@@ -190,13 +228,13 @@ class ClusterInvariants:
         Unless this leader has been replaced, they have all records that earlier leaders have committed, too.
         """
         stored = self.stored.get((replica.topic, replica.index))
+        branch = self.branches.of_replica(replica)
         members = dict.fromkeys(replica.isr)
         if stored is not None and (stored.state.leader, stored.state.leader_epoch) == (
             replica.leader, replica.leader_epoch
         ):  # fmt: skip
             members |= dict.fromkeys(stored.state.isr)
-            if replica.topic not in self.unclean:
-                high_watermark = max(high_watermark, self.committed.end((replica.topic_id, replica.index)))
+            high_watermark = max(high_watermark, self.committed.end(branch))
         for member in members:
             if member not in replica.replicas:
                 continue
@@ -204,16 +242,15 @@ class ClusterInvariants:
             if process.broker is None or not process.is_up:
                 continue
             other = process.broker.services.replicas.partitions.get((replica.topic, replica.index))
-            if other is None or other.log is None or other.topic_id != replica.topic_id:
+            if other is None or other.log is None or self.branches.of_replica(other) != branch:
                 continue
             end = other.log.log_end_offset
             if end < high_watermark:
                 if not self._has_restarted(member, stored):
                     name = process.name
                     yield f"{where}: high watermark {high_watermark}, the log of {name} in the ISR ends at {end}"
-            elif replica.topic not in self.unclean:
-                key = replica.topic_id, replica.index
-                for what in self.committed.compare(process.name, key, other.log, high_watermark):
+            else:
+                for what in self.committed.compare(process.name, branch, other.log, high_watermark):
                     yield f"{process.name} {other!r}: {what}"
 
     def _has_restarted(self, member: int, stored: StoredPartition | None) -> bool:
@@ -231,7 +268,8 @@ class ClusterInvariants:
 
     # ZooKeeper
 
-    def _check_tree(self) -> Iterator[str]:
+    def check_tree(self) -> Iterator[str]:
+        """Report violations after changes in ZooKeeper."""
         if self._zookeeper.last_transaction == self._transaction:
             return
         self._transaction = self._zookeeper.last_transaction
@@ -248,8 +286,16 @@ class ClusterInvariants:
                 if old.topic_id != stored.topic_id:
                     yield f"{where}: topic id {old.topic_id.hex()} became {stored.topic_id.hex()}"
                 yield from self._check_change(where, old.state, stored)
-                if stored.state.leader_recovery_state and partition[0] not in self.unclean:
-                    yield f"{where}: an unclean election, which is not enabled"
+                if _is_unclean_election(old.state, stored.state):
+                    yield from self._check_unclean_election(where, partition, stored)
+
+    def _check_unclean_election(self, where: str, partition: Partition, stored: StoredPartition) -> Iterator[str]:
+        epoch = stored.state.leader_epoch
+        if partition[0] not in self.unclean:
+            yield f"{where}: an unclean election, which is not enabled"
+        elif (*partition, epoch) not in self.logged:
+            yield f"{where}: an unclean election that no controller has logged"
+        self.branches.begin((stored.topic_id, partition[1]), UncleanElection(partition, epoch, self.moment()))
 
     def _check_state(self, where: str, state: PartitionMetadata) -> Iterator[str]:
         if not state.isr or not set(state.isr) <= set(state.replicas):
@@ -294,3 +340,10 @@ class ClusterInvariants:
             if start <= self._block_end:
                 yield f"ZooKeeper: producer ids {start} to {end} overlap those up to {self._block_end}"
             self._block_end = end
+
+
+def _is_unclean_election(old: PartitionMetadata, new: PartitionMetadata) -> bool:
+    """Return whether a leader was elected that was not in the ISR, or was removed from it in the same change."""
+    if new.leader < 0 or not new.leader_recovery_state or new.leader_epoch == old.leader_epoch:
+        return False
+    return not old.leader_recovery_state or new.leader not in old.isr

@@ -36,6 +36,10 @@ class ClusterRun:
         settings = topic_settings(drawn)
         settings.is_cluster = True
         self._history = History(world.now_ms, settings, world.trace)
+        assert world.cluster_invariants is not None
+        world.cluster_invariants.unclean = settings.unclean
+        world.cluster_invariants.moment = self._history.moment
+        self._history.unclean_elections = world.cluster_invariants.branches.elections
         session_s = int(drawn.properties["zookeeper.session.timeout.ms"]) / 1000
         self._faults = ClusterFaults(world, self._history, drawn.faults, session_s, world.new_random())
         self._restarts_all = world.new_random().random() < 0.5

@@ -10,6 +10,7 @@ REPLICATION_FACTOR: Final = 3
 MIN_IN_SYNC: Final = 2
 DAY_MS: Final = 86_400_000
 _TWO_DIRECTORIES_SHARE: Final = 0.5
+_UNCLEAN_SHARE: Final = 0.4
 _SLOW_MOVES: Final = 50_000
 """Bytes per second that moves between log directories copy, if they are throttled."""
 
@@ -37,7 +38,9 @@ def draw(random: Random) -> Scenario:
         slow_thread_s=random.choice((0.1, 0.3)),
         replication_factor=REPLICATION_FACTOR,
     )
-    return _with_two_directories(drawn, random) if random.random() < _TWO_DIRECTORIES_SHARE else drawn
+    if random.random() < _TWO_DIRECTORIES_SHARE:
+        drawn = _with_two_directories(drawn, random)
+    return _with_unclean_topic(drawn, random) if random.random() < _UNCLEAN_SHARE else drawn
 
 
 def _with_two_directories(drawn: Scenario, random: Random) -> Scenario:
@@ -49,6 +52,27 @@ def _with_two_directories(drawn: Scenario, random: Random) -> Scenario:
     if weights and random.random() < 0.5:
         weights["fail_directory"] = random.randint(1, 5)
     return drawn._replace(properties=properties, faults=drawn.faults._replace(weights=weights))
+
+
+def _with_unclean_topic(drawn: Scenario, random: Random) -> Scenario:
+    """Return the scenario with a topic that prefers availability, and with the fault that leads to such elections."""
+    configs = {
+        "internal.segment.bytes": str(random.choice((700, 3_000, 20_000))),
+        "retention.ms": "-1",
+        "min.insync.replicas": str(MIN_IN_SYNC),
+        "unclean.leader.election.enable": random.choice(("true", "true", "false")),
+    }
+    topic = Topic("unclean", random.choice((1, 2)), configs, flush_before_acks=False, is_unclean=True)
+    weights = dict(drawn.faults.weights)
+    if weights and random.random() < 0.8:
+        weights["leave_one_behind"] = random.randint(1, 5)
+    session_ms = str(random.choice((500, 1_500)))
+    sessions = {"zookeeper.session.timeout.ms": session_ms, "zookeeper.connection.timeout.ms": session_ms}
+    return drawn._replace(
+        properties={**drawn.properties, **sessions},
+        topics=(*drawn.topics, topic),
+        faults=drawn.faults._replace(weights=weights),
+    )
 
 
 def _replicated(topic: Topic) -> Topic:

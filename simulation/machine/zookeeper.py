@@ -135,6 +135,7 @@ class ZooKeeper:
 
     is_down: no connection is accepted; sessions do not expire meanwhile
     sessions: by id
+    on_change: called after each request that changes the tree
     """
 
     def __init__(
@@ -150,6 +151,7 @@ class ZooKeeper:
         self.tree = MemoryMetadataServer(now_ms)
         self.is_down = False
         self.sessions: dict[int, ServerSession] = {}
+        self.on_change: Callable[[], None] = lambda: None
         self.slow_share = 0.02
         self.slow_s = 0.1
         self._random = random
@@ -233,6 +235,7 @@ class ZooKeeper:
         session = self._hear(connection, session_id)
         if session is None:
             return
+        before = self.last_transaction
         try:
             value = run_now(request(session.store))
         except Exception as error:
@@ -246,6 +249,8 @@ class ZooKeeper:
             def result() -> object:
                 return value
 
+        if self.last_transaction != before:
+            self.on_change()
         connection.to_client.send(lambda: respond(result))
 
     def close(self, connection: Connection, session_id: int, respond: Callable[[Result], None]) -> None:

@@ -52,7 +52,7 @@ def replica(name="broker-1", **changes):
     epochs = SimpleNamespace(entries=[(1, 0), (3, 10)])
     log = SimpleNamespace(
         state=SimpleNamespace(leader_epochs=epochs, high_watermark=20, log_end_offset=30, is_closed=False),
-        high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True, min_insync_replicas=2),
+        high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True, min_insync_replicas=2), segments=(),
     )  # fmt: skip
     made = Replica(
         topic="t", topic_id=TOPIC_ID, index=0, leader=1, leader_epoch=3, partition_epoch=0, is_leader=True,
@@ -112,11 +112,47 @@ def test_a_write_of_an_earlier_controller_is_reported(tree):
 
 
 def test_an_unclean_election_is_reported_unless_it_is_enabled(tree):
-    tree.change(isr=(1,), leader_recovery_state=1)
+    tree.change(isr=(1,), leader_recovery_state=1, leader_epoch=4)
     assert any("an unclean election" in what for what in tree.found())
     tree.invariants.unclean = ("t",)
-    tree.change(isr=(1,), leader_recovery_state=1, leader_epoch=4)
+    tree.change(isr=(1,), leader_recovery_state=0, leader_epoch=5)
+    tree.invariants.logged.add(("t", 0, 6))
+    tree.change(isr=(1,), leader_recovery_state=1, leader_epoch=6)
     assert tree.found() == []
+    tree.change(leader=2, isr=(2,), leader_recovery_state=1, leader_epoch=7)
+    assert tree.found() == ["ZooKeeper t-0: an unclean election that no controller has logged"]
+
+
+def elect_unclean(tree):
+    """Elect broker 2 in epoch 6, without the records that broker 1 has committed."""
+    tree.invariants.unclean = ("t",)
+    tree.invariants.logged.add(("t", 0, 6))
+    tree.change(leader=2, isr=(2,), leader_recovery_state=1, leader_epoch=6)
+    assert tree.found() == []
+
+
+def test_the_leader_of_an_unclean_election_may_lack_committed_records(tree):
+    elect_unclean(tree)
+    unclean = replica(leader=2, leader_epoch=6, isr=(2,), high_watermark=8, log_end_offset=15)
+    assert tree.found(unclean) == []
+    (election,) = tree.invariants.branches.elections
+    assert (election.partition, election.leader_epoch, election.kept_end) == (("t", 0), 6, 0)
+
+
+def test_the_next_leader_has_what_was_committed_after_an_unclean_election(tree):
+    elect_unclean(tree)
+    assert tree.found(replica(leader=2, leader_epoch=6, isr=(1, 2), high_watermark=15)) == []
+    assert any("15 is committed" in what for what in tree.found(replica(leader_epoch=7, log_end_offset=14)))
+
+
+def test_a_follower_of_an_uncleanly_elected_leader_may_still_have_lost_records(tree):
+    elect_unclean(tree)
+    assert tree.found(replica(leader=2, leader_epoch=6, isr=(2,), high_watermark=8, log_end_offset=15)) == []
+    follower = replica(is_leader=False, leader=2, leader_epoch=6)
+    assert tree.found(follower) == []
+    follower.log.state.leader_epochs.entries.append((6, 15))
+    follower.log.state.log_end_offset = 31
+    assert any("high watermark 20, committed is 8" in what for what in tree.found(follower))
 
 
 def test_a_topic_id_that_changes_is_reported(tree):
@@ -161,7 +197,7 @@ def test_wrong_states_of_a_broker_are_reported(tree, changes, text):
 
 def test_a_replica_in_sync_without_all_records_is_reported(tree):
     log = SimpleNamespace(log_end_offset=20, config=SimpleNamespace(compacts=True, min_insync_replicas=2))
-    behind = SimpleNamespace(log=log, topic_id=TOPIC_ID)
+    behind = SimpleNamespace(log=log, topic_id=TOPIC_ID, index=0, leader_epoch=3)
     broker: Any = SimpleNamespace(services=SimpleNamespace(replicas=SimpleNamespace(partitions={("t", 0): behind})))
     process = tree.world.brokers[1]
     process.broker, process.is_up = broker, True

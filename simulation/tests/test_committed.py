@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from odradek.log.tests.support import append, config, open_log, truncate
+from odradek.simulation.cluster.branches import Branch
 from odradek.simulation.cluster.committed import CommittedBatches
 
-PARTITION = b"id", 0
+PARTITION = Branch(b"id", 0)
 
 
 def log_of(*values, epochs=None, **properties):

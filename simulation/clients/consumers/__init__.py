@@ -5,6 +5,7 @@
 - `membership`: a member of a classic group
 - `truncation`: detection of truncations, with OffsetForLeaderEpoch
 - `assigned`: a consumer of chosen partitions
+- `scanner`: a consumer that reads whole partitions again and again
 - `group_consumer`: a consumer in a group
 - `copier`: read-process-write
 - `brief_offsets`: offsets with a retention time

@@ -1,0 +1,95 @@
+"""Branches of a partition's history: each unclean election begins one, and the records that its leader lacks are lost.
+
+A leader that has been replaced without its notice continues the branch of its epoch.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from odradek.simulation.history import Partition
+from odradek.simulation.unclean_elections import UncleanElection
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition as Replica
+    from odradek.simulation.machine.broker_process import BrokerProcess
+
+TopicIdPartition = tuple[bytes, int]
+"""Topic id and partition index."""
+
+
+class Branch(NamedTuple):
+    """The history of a partition after `number` unclean elections."""
+
+    topic_id: bytes
+    partition: int
+    number: int = 0
+
+    @property
+    def earlier(self) -> Iterator["Branch"]:
+        """The branches before this one, the latest first."""
+        return (self._replace(number=number) for number in range(self.number - 1, -1, -1))
+
+
+class Branches:
+    """The unclean elections of all partitions."""
+
+    def __init__(self) -> None:
+        self.elections: list[UncleanElection] = []
+        self._by_partition: dict[TopicIdPartition, list[UncleanElection]] = {}
+        self._unsettled: list[tuple[TopicIdPartition, UncleanElection]] = []
+
+    def begin(self, key: TopicIdPartition, election: UncleanElection) -> None:
+        """Add an unclean election."""
+        self.elections.append(election)
+        self._by_partition.setdefault(key, []).append(election)
+        self._unsettled.append((key, election))
+
+    def elections_of(self, branch: Branch) -> list[UncleanElection]:
+        """Return the unclean elections up to the one that began a branch."""
+        return self._by_partition.get(branch[:2], [])[: branch.number]
+
+    def of_epoch(self, key: TopicIdPartition, leader_epoch: int) -> Branch:
+        """Return the branch to which the leader of an epoch belongs."""
+        elections = self._by_partition.get(key)
+        if elections is None:
+            return Branch(*key)
+        return Branch(*key, bisect_right(elections, leader_epoch, key=lambda election: election.leader_epoch))
+
+    def of_replica(self, replica: "Replica") -> Branch:
+        """Return the branch of a replica's role."""
+        return self.of_epoch((replica.topic_id, replica.index), replica.leader_epoch)
+
+    def latest(self, key: TopicIdPartition) -> Branch:
+        """Return the current branch of a partition."""
+        return Branch(*key, len(self._by_partition.get(key, ())))
+
+    def take_settled(self, brokers: Iterable["BrokerProcess"]) -> list[UncleanElection]:
+        """Return, once, the elections after which no broker leads the partition in an earlier epoch any more."""
+        if not self._unsettled:
+            return []
+        open_ones = [one for one in self._unsettled if any(_leads_before(broker, *one) for broker in brokers)]
+        settled = [election for key, election in self._unsettled if (key, election) not in open_ones]
+        self._unsettled = open_ones
+        return settled
+
+
+def _leads_before(process: "BrokerProcess", key: TopicIdPartition, election: UncleanElection) -> bool:
+    replica = find_replica(process, election.partition)
+    return (
+        replica is not None
+        and (replica.topic_id, replica.index) == key
+        and replica.is_leader
+        and replica.leader_epoch < election.leader_epoch
+    )
+
+
+def find_replica(process: "BrokerProcess", partition: Partition) -> "Replica | None":
+    """Return a broker's replica; None if there is none, or the broker has not loaded its logs yet."""
+    if process.broker is None:
+        return None
+    try:
+        services = process.broker.services
+    except RuntimeError:
+        return None
+    return services.replicas.partitions.get(partition)
