@@ -51,11 +51,11 @@ class NameSync:
         is_first = not self._waiting
         self._waiting[path] = None
         if is_first:
-            now_ms = self._schedule.monotonic_ms()
-            if now_ms >= self._next_ms:
+            delay_ms = self._next_ms - self._schedule.monotonic_ms()
+            if delay_ms <= 0:
                 self._begin()
             else:
-                self._schedule.once(self._next_ms - now_ms, self._begin)
+                self._schedule.once(delay_ms, self._begin)
 
     def _begin(self) -> None:
         self._next_ms = self._schedule.monotonic_ms() + SYNC_INTERVAL_MS
