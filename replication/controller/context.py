@@ -11,15 +11,15 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import (
     Check,
-    Create,
     Delete,
     MetadataStore,
     MetadataStoreError,
     Operation,
     OperationResult,
     SessionExpiredError,
-    SetData,
     TransactionError,
+    TransactionTooLargeError,
+    operation_bytes,
 )
 from odradek.replication.metadata.updates import MetadataPublisher, full_update, update_from
 from odradek.replication.pauses import Pause, run_with_pauses
@@ -32,10 +32,11 @@ MAX_OPERATIONS: Final = 2000
 MAX_TRANSACTION_BYTES: Final = 500_000
 """Size from which on states are written in another transaction; ZooKeeper accepts 1 MB. Their order does not matter."""
 
-OPERATION_BYTES: Final = 64
-"""Approximate size of an operation without its path and data."""
-
 UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+
+Stopping = dict[tuple[bytes, int], tuple[int, ...]]
+"""Replicas that are being stopped, by topic id and partition."""
+
 
 class ControllerRole(Enum):
     """A broker's role in the control of its cluster."""
@@ -86,7 +87,7 @@ class ControllerContext:
         self.epoch = 0
         self.on_resigned: Callable[[], None] = lambda: None
         self.is_unclean_default = False
-        self.stopping: dict[tuple[bytes, int], tuple[int, ...]] = {}
+        self.stopping: Stopping = {}
         self._epoch_version = 0
         self.propagation = propagation
         self.shutting_down: set[int] = set()
@@ -172,11 +173,11 @@ class ControllerContext:
                 return configs[UNCLEAN_ELECTION].strip().lower() == "true"
         return self.is_unclean_default
 
-    async def encode_topic(self, topic: TopicMetadata) -> bytes:
-        """Encode a topic's node, with the replicas that are being stopped, in steps."""
-        stopping, topic_id = self.stopping, topic.topic_id
+    async def encode_topic(self, topic: TopicMetadata, stopping: Stopping | None = None) -> bytes:
+        """Encode a topic's node in steps, with `stopping` instead of the replicas that are being stopped now."""
+        further, topic_id = self.stopping if stopping is None else stopping, topic.topic_id
         partitions = (
-            _add_stopping(partition, stopping[topic_id, index]) if (topic_id, index) in stopping else partition
+            _add_stopping(partition, further[topic_id, index]) if (topic_id, index) in further else partition
             for index, partition in enumerate(topic.partitions)
         )
         return await run_with_pauses(znodes.encode_topic_in_steps(topic_id, partitions), self.pause)
@@ -213,9 +214,8 @@ class ControllerContext:
         store does; its index counts the given operations.
         """
         self.check_active()
-        fence = Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
         try:
-            results = await self.store.transaction([fence, *operations])
+            results = await self.store.transaction([self._fence, *operations])
         except TransactionError as error:
             if error.index == 0:
                 self.resign("another broker became the controller")
@@ -223,6 +223,14 @@ class ControllerContext:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "another broker became the controller") from error
             raise TransactionError(error.index - 1, error.cause) from error
         return results[1:]
+
+    @property
+    def _fence(self) -> Operation:
+        return Check(znodes.CONTROLLER_EPOCH, self._epoch_version)
+
+    def check_size(self, operations: Sequence[Operation], room_bytes: int = 0) -> None:
+        """Raise TransactionTooLargeError if the store would not accept these operations and further `room_bytes`."""
+        self.store.check_size([self._fence, *operations], room_bytes)
 
     async def delete_nodes(self, deletions: Iterable[Delete]) -> None:
         """Delete nodes, each in a transaction, except those that were deleted or changed. Else it raises as `write`."""
@@ -257,9 +265,14 @@ def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:
     """Return the error for a client whose change the store refused.
 
     REQUEST_TIMED_OUT if the session has ended: it is unknown whether the change was made, and the client may repeat it.
+    POLICY_VIOLATION, as in Apache Kafka's KRaft mode, for a change that is too large. In ZooKeeper mode Kafka's
+    controller repeats such a request for ever.
     """
     if isinstance(error, SessionExpiredError):
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error))
+    if isinstance(error, TransactionTooLargeError):
+        text = f"The change is too large for the metadata store; use fewer partitions or replicas: {error}"
+        return KafkaError(ErrorCode.POLICY_VIOLATION, text)
     return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
 
@@ -269,12 +282,11 @@ def split_operations(
     """Split operations into transactions that ZooKeeper accepts."""
     first, size_bytes = 0, 0
     for number, operation in enumerate(operations):
-        data = operation.data if isinstance(operation, Create | SetData) else None
-        operation_bytes = len(operation.path) + len(data or b"") + OPERATION_BYTES
-        is_full = number - first >= max_operations or size_bytes + operation_bytes > MAX_TRANSACTION_BYTES
+        added_bytes = operation_bytes(operation)
+        is_full = number - first >= max_operations or size_bytes + added_bytes > MAX_TRANSACTION_BYTES
         if number > first and is_full:
             yield operations[first:number]
             first, size_bytes = number, 0
-        size_bytes += operation_bytes
+        size_bytes += added_bytes
     if operations:
         yield operations[first:]

@@ -1,8 +1,14 @@
 """Metadata store in memory, for tests and for simulated clusters, whose brokers share one tree."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from odradek.replication.metadata.store import SessionEvent
+from odradek.replication.metadata.store import (
+    Operation,
+    OperationResult,
+    SessionEvent,
+    TransactionTooLargeError,
+    operation_bytes,
+)
 from odradek.replication.metadata.znode_store import NodeTable, Watches, Znode, ZnodeStore, parent_of
 
 
@@ -66,9 +72,13 @@ class MemoryNodeTable(NodeTable):
 
 
 class MemoryMetadataServer:
-    """A tree that several sessions share. `expire` ends a session like a session timeout."""
+    """A tree that several sessions share. `expire` ends a session like a session timeout.
 
-    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+    max_transaction_bytes: limit of a transaction, as ZooKeeper has one; None for no limit
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0, max_transaction_bytes: int | None = None) -> None:
+        self.max_transaction_bytes = max_transaction_bytes
         self._table = MemoryNodeTable()
         self._watches = Watches()
         self._now_ms = now_ms
@@ -99,6 +109,15 @@ class MemoryMetadataStore(ZnodeStore):
         self._server = server or MemoryMetadataServer()
         table, watches, now_ms = self._server.parts
         super().__init__(table, watches, session_id, now_ms)
+
+    def check_size(self, operations: Sequence[Operation], room_bytes: int = 0) -> None:
+        limit = self._server.max_transaction_bytes
+        if limit is not None and (size_bytes := sum(map(operation_bytes, operations)) + room_bytes) > limit:
+            raise TransactionTooLargeError(f"a transaction has {size_bytes} bytes, of at most {limit}")
+
+    async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
+        self.check_size(operations)
+        return await super().transaction(operations)
 
     async def renew(self) -> None:
         if self._is_over:

@@ -66,6 +66,10 @@ class StoreDamagedError(StoreUnavailableError):
     """The content of the store is damaged; the message contains the node and the action to take."""
 
 
+class TransactionTooLargeError(MetadataStoreError):
+    """A transaction has more bytes than the store accepts. It was not sent, so none of its operations was executed."""
+
+
 class TransactionError(MetadataStoreError):
     """An operation of a transaction was rejected, so none was executed.
 
@@ -137,6 +141,16 @@ class Check(NamedTuple):
 Operation = Create | SetData | Delete | Check
 OperationResult = str | NodeStat | None
 """The path for Create, the new stat for SetData, None for others."""
+
+
+_OPERATION_BYTES = 64
+"""Upper bound of the size of an operation in a request to ZooKeeper, without its path and data."""
+
+
+def operation_bytes(operation: Operation) -> int:
+    """Return the approximate size of an operation in a request to ZooKeeper; it is not larger."""
+    data = operation.data if isinstance(operation, Create | SetData) else None
+    return _OPERATION_BYTES + len(operation.path) + len(data or b"")
 
 
 class WatchKind(Enum):
@@ -238,7 +252,10 @@ class MetadataStore(ABC):
 
     @abstractmethod
     async def transaction(self, operations: Sequence[Operation]) -> list[OperationResult]:
-        """Execute all operations in order, or none. Raises TransactionError."""
+        """Execute all operations in order, or none. Raises TransactionError, TransactionTooLargeError."""
+
+    def check_size(self, operations: Sequence[Operation], room_bytes: int = 0) -> None:  # noqa: B027 - embedded stores have no limit
+        """Raise TransactionTooLargeError if the store does not accept these operations and `room_bytes` together."""
 
     def pace(self, pacing: Pacing) -> None:  # noqa: B027 - what most stores do
         """Commit in threads and run large transactions in steps from now on. Some stores ignore this."""

@@ -39,6 +39,8 @@ from odradek.replication.metadata.store import (
     Operation,
     SetData,
     TransactionError,
+    TransactionTooLargeError,
+    operation_bytes,
 )
 from odradek.replication.pauses import in_slices
 
@@ -54,7 +56,10 @@ The last argument is called when the broker has responded, and not called if it 
 _PARTITIONS_PER_PAUSE: Final = 500
 
 _MAX_STEPS: Final = 1000
-"""Most steps in one transaction, which also has the topic's node: ZooKeeper accepts 1 MB."""
+"""Most steps in one transaction, which also has the topic's node. With a large node there are fewer."""
+
+_ROOM_BYTES: Final = 100_000
+"""Room for states beside the topic's node, without which many steps would take very many transactions."""
 
 
 def stop_no_replicas(broker_id: int, partitions: Sequence[tuple[str, int, int]], done: Callable[[], None]) -> None:
@@ -99,6 +104,11 @@ def _subtract(replicas: Sequence[int], others: Iterable[int]) -> tuple[int, ...]
 
 def _intersect(replicas: Iterable[int], others: Sequence[int]) -> tuple[int, ...]:
     return tuple(replica for replica in replicas if replica in others)
+
+
+def _write_state(name: str, index: int, partition: PartitionMetadata) -> Operation:
+    """Return the change of a partition's state, which must still have the partition epoch."""
+    return SetData(znodes.state_path(name, index), znodes.encode_state(partition), partition.partition_epoch)
 
 
 def assign(partition: PartitionMetadata, target: Sequence[int]) -> PartitionMetadata:
@@ -195,7 +205,8 @@ class Reassignments:
     ) -> dict[int, KafkaError | None]:
         """Reassign partitions that exist; a target None cancels. Return the error of each, None if there was none.
 
-        Raises KafkaError if the store refuses the change.
+        Raises KafkaError if the store refuses the change; POLICY_VIOLATION, before anything is changed, if the topic's
+        node would be too large.
         """
         try:
             await self._changes.complete_elections()
@@ -225,8 +236,30 @@ class Reassignments:
             except KafkaError as error:
                 text = f"Unable to revert partition assignment for {name}:{index} because {error.message}"
                 results[index] = KafkaError(error.code, text)
+        await self._check_size(topic, steps)
         await self._make(topic, steps, "requested")
         return results
+
+    async def _check_size(self, topic: TopicMetadata, steps: Mapping[int, ReassignmentStep]) -> None:
+        """Check that the store accepts the topic's node after these steps. Their completion makes the node smaller.
+
+        Raises KafkaError POLICY_VIOLATION.
+        """
+        context = self._context
+        if not context.in_cluster:
+            return
+        partitions = list(topic.partitions)
+        stopping = dict(context.stopping)
+        states_bytes = 0
+        async for index, step in in_slices(steps.items(), _PARTITIONS_PER_PAUSE, context.pause):
+            partitions[index] = step.partition
+            states_bytes += operation_bytes(_write_state(topic.name, index, step.partition))
+            self._note_stopping(stopping, topic.topic_id, index, step.partition, step.removed)
+        node = await context.encode_topic(topic._replace(partitions=tuple(partitions)), stopping)
+        try:
+            context.check_size([SetData(znodes.topic_path(topic.name), node)], min(states_bytes, _ROOM_BYTES))
+        except TransactionTooLargeError as error:
+            raise as_kafka_error(error) from error
 
     def is_in_progress(self, name: str, index: int, target: Sequence[int]) -> bool:
         """Return whether a reassignment to `target` is in progress."""
@@ -337,23 +370,32 @@ class Reassignments:
     async def _make(self, topic: TopicMetadata, steps: Mapping[int, ReassignmentStep], why: str) -> None:
         """Write and publish steps of a topic's partitions, many in each transaction."""
         changed = [index for index, step in steps.items() if step.partition != topic.partitions[index]]
-        for first in range(0, len(changed), _MAX_STEPS):
-            some = {index: steps[index] for index in changed[first : first + _MAX_STEPS]}
-            topic = await self._make_some(topic, some, why)
+        first, count = 0, _MAX_STEPS
+        while first < len(changed):
+            some = {index: steps[index] for index in changed[first : first + count]}
+            try:
+                topic = await self._make_some(topic, some, why)
+            except TransactionTooLargeError as error:
+                if len(some) == 1:
+                    raise as_kafka_error(error) from error
+                count = len(some) // 2
+            else:
+                first += len(some)
 
     async def _make_some(
         self, topic: TopicMetadata, changed: Mapping[int, ReassignmentStep], why: str
     ) -> TopicMetadata:
-        """Make steps in one transaction, then stop the removed replicas; return the topic with them."""
+        """Make steps in one transaction, then stop the removed replicas; return the topic with them.
+
+        Raises TransactionTooLargeError, StateConflictError, KafkaError.
+        """
         context = self._context
         partitions = list(topic.partitions)
         operations: list[Operation] = []
         stopping = dict(context.stopping)
         async for index, step in in_slices(changed.items(), _PARTITIONS_PER_PAUSE, context.pause):
             old, new = topic.partitions[index], step.partition
-            operations.append(
-                SetData(znodes.state_path(topic.name, index), znodes.encode_state(new), old.partition_epoch)
-            )
+            operations.append(_write_state(topic.name, index, new))
             new = new._replace(partition_epoch=old.partition_epoch + 1)
             partitions[index] = change_state(old, new, topic.name, index, why)
             self._note_stopping(stopping, topic.topic_id, index, new, step.removed)
@@ -368,6 +410,8 @@ class Reassignments:
             if isinstance(error, TransactionError) and isinstance(error.cause, BadVersionError | NoNodeError):
                 await self._changes.read_again([topic.name])
                 raise StateConflictError from error
+            if isinstance(error, TransactionTooLargeError):
+                raise
             raise as_kafka_error(error) from error
         context.image.put_topic(new_topic)
         await self._follow_states(topic, new_topic, changed, why)

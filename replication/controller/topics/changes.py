@@ -12,7 +12,6 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import (
     MAX_OPERATIONS,
     MAX_TRANSACTION_BYTES,
-    OPERATION_BYTES,
     ControllerContext,
     as_kafka_error,
     split_operations,
@@ -46,6 +45,8 @@ from odradek.replication.metadata.store import (
     SetData,
     StoreDamagedError,
     TransactionError,
+    TransactionTooLargeError,
+    operation_bytes,
 )
 from odradek.replication.pauses import in_slices, run_with_pauses
 
@@ -107,9 +108,11 @@ class TopicChanges:
             operations = [one for new in batch for one in await self._creation(new, replaces_config=replaces_config)]
             # Of several topics all or none are created; `split_into_batches` limits their size.
             await (self._write_all if len(batch) == 1 else self._context.write)(operations)
-        except TransactionError as error:
+        except (TransactionError, TransactionTooLargeError) as error:
             if len(batch) == 1:
                 name = batch[0].topic.name
+                if isinstance(error, TransactionTooLargeError):
+                    return {name: as_kafka_error(error)}
                 if error.index == 0 and not replaces_config and await self._has_only_config(name):
                     return await self._create(batch, replaces_config=True)
                 return {name: _creation_error(name, error)}
@@ -160,9 +163,13 @@ class TopicChanges:
         """Write a creation, a large one in several transactions, in a cluster.
 
         If this broker fails between them, the next controller begins the remaining partitions. Raises as
-        `ControllerContext.write`; the index of a TransactionError counts all operations.
+        `ControllerContext.write`; the index of a TransactionError counts all operations. Nothing is written if a
+        topic's node is too large.
         """
         first = 0
+        for operation in operations:
+            if isinstance(operation, Create | SetData) and len(operation.data or b"") > MAX_TRANSACTION_BYTES:
+                self._context.check_size([operation])
         split = split_operations(operations, _MAX_CREATIONS) if self._context.in_cluster else (operations,)
         for some in split:
             try:
@@ -375,8 +382,9 @@ class TopicChanges:
                 if partition != current.partitions[index]:
                     partitions[index] = partition._replace(partition_epoch=partition.partition_epoch + 1)
                     path, data = znodes.state_path(changed.name, index), znodes.encode_state(partition)
-                    operations.append(SetData(path, data, partition.partition_epoch))
-                    size_bytes += len(path) + len(data) + OPERATION_BYTES
+                    operation = SetData(path, data, partition.partition_epoch)
+                    operations.append(operation)
+                    size_bytes += operation_bytes(operation)
                     if self._context.in_cluster and size_bytes >= MAX_TRANSACTION_BYTES:
                         written.append(current._replace(partitions=tuple(partitions)))
                         await self._write_topics(operations, written)

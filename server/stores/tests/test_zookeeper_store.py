@@ -7,7 +7,12 @@ from kazoo.client import KazooClient
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from odradek.replication.metadata.store import Create, MetadataStoreError, SessionExpiredError, SetData
+from odradek.replication.metadata.store import (
+    Create,
+    SessionExpiredError,
+    SetData,
+    TransactionTooLargeError,
+)
 from odradek.replication.tests.store_contract import StoreContract
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.server.stores.tests.zookeeper import BlockingStore, TestReactor, open_store
@@ -107,9 +112,28 @@ def test_results_and_watch_events_are_in_the_order_of_zookeeper(store, reactor, 
 
 
 def test_a_transaction_above_the_limit_of_zookeeper_is_refused(store, reactor):
-    with pytest.raises(MetadataStoreError, match="1 MB"):
+    with pytest.raises(TransactionTooLargeError, match="1 MB"):
         reactor.run(store.transaction([Create("/a", bytes(600_000)), Create("/b", bytes(600_000))]))
     assert reactor.run(store.exists("/a")) is None
+
+
+@pytest.mark.parametrize("name_length", [1, 249])
+def test_a_transaction_that_passes_the_check_of_its_size_is_accepted(store, reactor, name_length):
+    """Most of its bytes are those of operations or paths, not of data."""
+    session_id = store.session_id
+    operations = [Create("/a")]
+    with pytest.raises(TransactionTooLargeError):
+        while True:
+            store.check_size(operations)
+            first = len(operations)
+            names = [f"{number}".rjust(name_length, "n") for number in range(first, first + 100)]
+            operations += [Create(f"/a/{name}", b"") for name in names]
+    with pytest.raises(TransactionTooLargeError):
+        reactor.run(store.transaction(operations))
+    del operations[-100:]
+    assert len(reactor.run(store.transaction(operations))) == len(operations)
+    assert len(reactor.run(store.get_children("/a"))) == len(operations) - 1
+    assert store.session_id == session_id
 
 
 def test_requests_in_flight_are_limited(ensemble, reactor, chroot):

@@ -24,11 +24,16 @@ from odradek.replication.metadata.store import (
     SetData,
     StoreUnavailableError,
     TransactionError,
+    TransactionTooLargeError,
+    operation_bytes,
 )
 from odradek.server.stores.zookeeper.client import Kazoo, KazooWatcher, PendingResult, Send
 
 MAX_REQUEST_BYTES: Final = 1_000_000
-"""Limit of a transaction. ZooKeeper closes the connection at a request above jute.maxbuffer, 1 MB by default."""
+"""Limit of a transaction. ZooKeeper closes the connection at a request above jute.maxbuffer, 1 MB by default.
+
+A client that sends it again, as Apache Kafka's controller does, never gets a response.
+"""
 
 EPHEMERAL: Final = 1
 SEQUENTIAL: Final = 2
@@ -83,19 +88,9 @@ def get_children(path: str, watcher: KazooWatcher | None) -> Send:
 
 
 def transaction(operations: Sequence[Operation]) -> Send:
-    """Return a request to execute all operations, whose paths have the chroot. Raises MetadataStoreError."""
-    size_bytes = 0
-    converted = []
-    for operation in operations:
-        converted.append(_convert(operation))
-        size_bytes += len(operation.path) + 60
-        if isinstance(operation, Create | SetData):
-            size_bytes += len(operation.data or b"")
-    if size_bytes > MAX_REQUEST_BYTES:
-        raise MetadataStoreError(
-            f"a transaction of {len(operations)} operations has {size_bytes} bytes; ZooKeeper accepts about 1 MB "
-            "(jute.maxbuffer)"
-        )
+    """Return a request to execute all operations, whose paths have the chroot. Raises TransactionTooLargeError."""
+    check_size(operations)
+    converted = [_convert(operation) for operation in operations]
 
     def send(kazoo: Kazoo) -> PendingResult:
         request = kazoo.transaction()
@@ -103,6 +98,16 @@ def transaction(operations: Sequence[Operation]) -> Send:
         return request.commit_async()
 
     return send
+
+
+def check_size(operations: Sequence[Operation], room_bytes: int = 0) -> None:
+    """Raise TransactionTooLargeError if ZooKeeper does not accept these operations and `room_bytes` together."""
+    size_bytes = sum(map(operation_bytes, operations)) + room_bytes
+    if size_bytes > MAX_REQUEST_BYTES:
+        raise TransactionTooLargeError(
+            f"a transaction of {len(operations)} operations has {size_bytes} bytes; ZooKeeper accepts about 1 MB "
+            "(jute.maxbuffer)"
+        )
 
 
 def _convert(operation: Operation) -> object:

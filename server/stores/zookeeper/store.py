@@ -364,7 +364,7 @@ class ZooKeeperStore(MetadataStore):
         if not operations:
             self._check_session()
             return []
-        full = [operation._replace(path=self._full_path(operation.path)) for operation in operations]
+        full = self._with_full_paths(operations)
         call = await self._run(requests.transaction(full), is_read=False)
         if call.error is not None:
             raise requests.translate_error(call.error, operations[0].path)
@@ -376,6 +376,12 @@ class ZooKeeperStore(MetadataStore):
                 if nodes and outcomes.has_succeeded(operations, nodes, self.session_id):
                     return outcomes.make_results(operations, nodes)
             raise
+
+    def check_size(self, operations: Sequence[Operation], room_bytes: int = 0) -> None:
+        requests.check_size(self._with_full_paths(operations), room_bytes)
+
+    def _with_full_paths(self, operations: Sequence[Operation]) -> list[Operation]:
+        return [operation._replace(path=self._full_path(operation.path)) for operation in operations]
 
     async def _read_nodes(self, paths: Sequence[str]) -> dict[str, Node | None]:
         nodes: dict[str, Node | None] = {}
