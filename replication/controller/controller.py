@@ -117,6 +117,8 @@ class Controller:
         )
         self.reassignments.on_finished.append(self._resume_deletions)
         self.reassignments.on_failure = self._events.on_failure = self._repeat_later
+        if propagation is not None:
+            self.reassignments.follow_brokers = self._store_changes.follow_brokers
         self._repetition_ms = FIRST_REPETITION_MS
         self._is_repetition_scheduled = False
         self._must_publish_all = False
@@ -372,10 +374,7 @@ class Controller:
     # Brokers whose processes have ended
 
     def on_broker_refused(self, broker: BrokerMetadata) -> None:
-        """Move the leaderships of a broker whose address refuses connections. Its session expires later.
-
-        Registrations are followed first: another member of an ISR may have restarted without its last records.
-        """
+        """Move the leaderships of a broker whose address refuses connections. Its session expires later."""
 
         async def work() -> None:
             await self._store_changes.follow_brokers()
@@ -428,12 +427,18 @@ class Controller:
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
         """Move the leaderships of a broker that is about to stop. Errors are in the response."""
+
+        async def work() -> ControlledShutdownResponse:
+            await self._store_changes.follow_brokers()
+            return await self._controlled_shutdown.process(request)
+
         try:
-            return await self._events.submit(
-                EventKind.BROKERS, "controlled shutdown", lambda: self._controlled_shutdown.process(request)
-            )
+            return await self._events.submit(EventKind.BROKERS, "controlled shutdown", work)
         except KafkaError as error:
             return ControlledShutdownResponse(error_code=error.code)
+        except MetadataStoreError as error:
+            logger.error("registrations cannot be followed: %s", error)
+            return ControlledShutdownResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
         """Reserve a block of producer ids for a broker. Errors are in the response."""

@@ -79,9 +79,9 @@ def test_a_controlled_shutdown_leaves_no_isr_without_the_last_records(world):
     """The restarted leader remained as the only member of the ISR, and was elected again."""
     create(world, "t", (2, 3))
     writes = restart_without_election(world, 2)
-    assert shut_down(world, 3) == (ErrorCode.NONE, [])
+    assert shut_down(world, 3) == (ErrorCode.NONE, [("t", 0)])
     writes.repeat()
-    assert states(world, "t") == [(-1, 1, (3,))]
+    assert states(world, "t") == [(3, 1, (3,))]
 
 
 def test_a_cancelled_reassignment_leaves_no_isr_without_the_last_records(world):

@@ -4,8 +4,9 @@ import pytest
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import StoreDamagedError, run_now
-from odradek.replication.tests.cluster_requests import create, delete, nodes, states
+from odradek.replication.tests.cluster_requests import alter_row, create, delete, nodes, shut_down, states
 from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.test_reassignment_in_cluster import begin
 
 
 @pytest.fixture
@@ -225,3 +226,40 @@ def test_a_broker_registers_although_the_parent_of_the_marks_was_deleted():
     world.server.expire(node.store)
     node.rejoin().outcome()
     assert node.controller.is_active
+
+
+def test_a_controlled_shutdown_after_an_unnoticed_restart_leaves_no_isr_without_the_last_records(world):
+    """The restarted leader remained as the only member of the ISR, and was elected again."""
+    create(world, "t", (2, 3))
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    assert shut_down(world, 3) == (0, [("t", 0)])
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(3, 1, (3,))]
+
+
+def test_a_cancelled_reassignment_after_an_unnoticed_restart_leaves_no_isr_without_the_last_records(world):
+    """Without the added replica the restarted leader was the only member of the ISR, and was elected again."""
+    create(world, "t", (2,))
+    begin(world, [1, 3])
+    assert not alter_row(world, "t", 0, [2, 3], leader=2, leader_epoch=1, partition_epoch=1).error_code
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    assert begin(world, None)[0] is not None
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(3, 2, (3,))]
+
+
+def test_a_reassignment_is_not_completed_with_a_replica_that_restarted_unnoticed(world):
+    """It became the only replica, and the others were deleted."""
+    create(world, "t", (3,))
+    begin(world, [2])
+    events = HeldEvents(world.active.controller)
+    restart(world, 2)
+    assert not alter_row(world, "t", 0, [3, 2], leader=3, leader_epoch=1, partition_epoch=1).error_code
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(3, 2, (3,))]
+    assert world.fakes[3].deleted == set()

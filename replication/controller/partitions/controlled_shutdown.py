@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 class ControlledShutdownProcessor:
     """Moves leaderships, and processes ControlledShutdown, within an event of the controller.
 
+    Registrations must have been followed: another member of an ISR may have restarted without its last records.
     Partitions with one replica are skipped, as in Kafka.
     """
 
@@ -62,7 +63,6 @@ class ControlledShutdownProcessor:
 
     async def evacuate(self, broker_id: int, why: str) -> None:
         """Move leaderships and shrink ISRs. Raises KafkaError, MetadataStoreError."""
-        await self._changes.complete_elections()
         await self._changes.change_states(partial(self._choose, broker_id, why))
 
     async def _choose(self, broker_id: int, why: str) -> Sequence[TopicMetadata]:

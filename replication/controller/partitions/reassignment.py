@@ -13,10 +13,10 @@ cancellation is a reassignment with the target O.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.context import ControllerContext, as_kafka_error
@@ -65,6 +65,14 @@ _ROOM_BYTES: Final = 100_000
 def stop_no_replicas(broker_id: int, partitions: Sequence[tuple[str, int, int]], done: Callable[[], None]) -> None:
     """Do nothing: without a cluster no other broker has replicas."""
     done()
+
+
+FollowBrokers = Callable[[], Coroutine[Any, Any, None]]
+"""Follows the registrations of brokers. Raises KafkaError, MetadataStoreError."""
+
+
+async def follow_no_brokers() -> None:
+    """Do nothing: without a cluster there are no other brokers."""
 
 
 class ReassignmentState(Enum):
@@ -176,6 +184,7 @@ class Reassignments:
     """Reassignments in progress on the controller. Public methods are called within an event of the controller.
 
     stop_replicas: stops and deletes removed replicas
+    follow_brokers: removes replicas from ISRs that have restarted without their last records, before others are removed
     on_failure: called after reassignments could not be completed; it schedules `repeat`
     on_finished: called after steps of reassignments, within an event
     post: submits an event
@@ -183,6 +192,7 @@ class Reassignments:
 
     def __init__(self, context: ControllerContext, changes: TopicChanges, post: Post) -> None:
         self.stop_replicas: StopReplicas = stop_no_replicas
+        self.follow_brokers: FollowBrokers = follow_no_brokers
         self.on_failure: Callable[[], None] = lambda: None
         self.on_finished: list[Callable[[], None]] = []
         self._context = context
@@ -209,7 +219,7 @@ class Reassignments:
         node would be too large.
         """
         try:
-            await self._changes.complete_elections()
+            await self.follow_brokers()
         except MetadataStoreError as error:
             raise as_kafka_error(error) from error
         while True:
@@ -323,8 +333,12 @@ class Reassignments:
         """Complete the pending reassignments of the due topics whose target is in sync."""
         context = self._context
         due, self._due = self._due, set()
-        if not context.is_active:
+        if not context.is_active or not due:
             return
+        if context.restarted:
+            # An election has failed, and its repetition includes `repeat`.
+            return
+        await self.follow_brokers()
         for name in due:
             topic = context.image.topics.get(name)
             if topic is None:

@@ -249,14 +249,6 @@ class TopicChanges:
         for broker_id in self._context.restarted:
             self._context.image.remove_broker(broker_id)
 
-    async def complete_elections(self) -> None:
-        """Elect leaders if that failed after brokers had restarted. Raises KafkaError, MetadataStoreError.
-
-        It precedes removals from ISRs: the removed replica may be the only one with all records.
-        """
-        if self._context.restarted:
-            await self.elect_leaders("an election is repeated")
-
     async def remove_failed(self, why: str, writes: StateWrites) -> None:
         """Remove failed replicas from ISRs, and failed leaders without electing others; do not publish it.
 
