@@ -1,6 +1,7 @@
 """Checkpoints of offsets in the log directories: recovery points, log starts, high watermarks, compacted offsets."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Final
 
 from odradek.log.background.shared_write import SharedWrite
@@ -58,7 +59,10 @@ class OffsetCheckpoints:
 
     def offsets(self, file_name: str, path: str) -> Offsets:
         """Return the current content of a checkpoint file. A damaged log keeps its entry until it is repaired."""
-        return self._with_offline(self._offsets_of(self._served(), file_name, path), file_name, path)
+        table = self._table
+        # A future log is a copy with the gaps of the current log, so that it has the same compacted offset.
+        served = chain(table.logs.items(), table.future_logs.items())
+        return self._with_offline(self._offsets_of(served, file_name, path), file_name, path)
 
     def _with_offline(self, offsets: Offsets, file_name: str, path: str) -> Offsets:
         for key, directory in self._table.offline.items():
@@ -68,13 +72,15 @@ class OffsetCheckpoints:
                     offsets[key] = entry
         return offsets
 
-    def _served(self) -> list[tuple[Key, PartitionLog]]:
-        # A future log is a copy with the gaps of the current log, so that it has the same compacted offset.
-        return [*self._table.logs.items(), *self._table.future_logs.items()]
+    def _served(self, keys: Iterable[Key]) -> Iterator[tuple[Key, PartitionLog]]:
+        for key in keys:
+            for logs in (self._table.logs, self._table.future_logs):
+                if (log := logs.get(key)) is not None:
+                    yield key, log
 
-    def _offsets_of(self, logs: Sequence[tuple[Key, PartitionLog]], file_name: str, path: str) -> Offsets:
+    def _offsets_of(self, logs: Iterable[tuple[Key, PartitionLog]], file_name: str, path: str) -> Offsets:
         if len(self._log_dirs.by_path) > 1:
-            logs = [(key, log) for key, log in logs if log.log_directory == path]
+            logs = ((key, log) for key, log in logs if log.log_directory == path)
         if file_name == RECOVERY_POINTS_FILE:
             return {key: log.state.recovery_point for key, log in logs}
         if file_name == HIGH_WATERMARKS_FILE:
@@ -106,16 +112,20 @@ class OffsetCheckpoints:
         offsets from before a truncation.
         """
         path, recorded = directory.path, directory.recorded_offsets(file_name)
-        logs = self._served()
-        offsets: Offsets = {}
-        for first in range(0, len(logs), _LOGS_PER_STEP):
-            if first:
-                yield
-            offsets |= self._offsets_of(logs[first : first + _LOGS_PER_STEP], file_name, path)
-        current, future = self._table.logs, self._table.future_logs
-        for key, log in logs:
-            if log is not current.get(key) and log is not future.get(key) and log.log_directory == path:
-                offsets.pop(key, None)
+        removed: set[Key] = set()
+        self._table.removal_listeners.append(removed.add)
+        try:
+            # Keys, because logs that are deleted meanwhile would all be closed together after the last step.
+            keys, offsets = [*self._table.logs, *self._table.future_logs], Offsets()
+            for first in range(0, len(keys), _LOGS_PER_STEP):
+                if first:
+                    yield
+                offsets |= self._offsets_of(self._served(keys[first : first + _LOGS_PER_STEP]), file_name, path)
+        finally:
+            self._table.removal_listeners.remove(removed.add)
+        for key in removed:
+            offsets.pop(key, None)
+        offsets |= self._offsets_of(self._served(removed), file_name, path)
         if directory.recorded_offsets(file_name) is recorded:
             write = directory.prepare_checkpoint(file_name, self._with_offline(offsets, file_name, path))
             if write is not None:

@@ -1,6 +1,6 @@
 """The logs of a broker, and partitions that are found but not served."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.found_directories import FoundLog
@@ -17,6 +17,8 @@ class LogTable:
     `offline`: directories of partitions that are not served: the log directory is offline, or the files are damaged
     `topic_ids`: topic ids in the partitions' directories
     `log_counts`: number of logs in each log directory
+    `removal_listeners`: called with the key of each log or future log that is not served under it any more, except
+        those of a log directory that failed
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -25,6 +27,7 @@ class LogTable:
         self.offline: dict[Key, str] = {}
         self.topic_ids: dict[Key, bytes] = {}
         self.log_counts = dict.fromkeys(paths, 0)
+        self.removal_listeners: list[Callable[[Key], None]] = []
 
     def all_logs(self) -> list[PartitionLog]:
         return list(self.logs.values())
@@ -45,10 +48,27 @@ class LogTable:
         self.logs[key] = log
         self.log_counts[log.log_directory] += 1
 
+    def remove(self, key: Key) -> None:
+        """Serve a log no more."""
+        self.log_counts[self.logs.pop(key).log_directory] -= 1
+        self._notify_removal(key)
+
+    def remove_future(self, key: Key) -> PartitionLog | None:
+        """Remove and return the future log of a partition; None if there is none."""
+        future = self.future_logs.pop(key, None)
+        if future is not None:
+            self._notify_removal(key)
+        return future
+
     def serve_future(self, key: Key) -> None:
         """Serve the future log of a partition instead of its current log."""
         self.log_counts[self.logs[key].log_directory] -= 1
         self.add(key, self.future_logs.pop(key))
+        self._notify_removal(key)
+
+    def _notify_removal(self, key: Key) -> None:
+        for listener in self.removal_listeners:
+            listener(key)
 
     def forget(self, key: Key) -> None:
         """Remove the topic id of a deleted partition, and its entry in `offline`."""

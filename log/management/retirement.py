@@ -97,8 +97,7 @@ class LogRetirement:
                 failure = error
             else:
                 log.move(path)
-                del table.logs[key]
-                table.log_counts[log.log_directory] -= 1
+                table.remove(key)
                 renamed(path)
         if not isinstance(failure, ShortageError):
             # A log in an offline directory does not affect a later topic of that name. The failure here may have taken

@@ -96,7 +96,7 @@ class ReplicaMoves:
         return [move for move in (*running, *self._waiting) if move.key == key and not move.is_replaced]
 
     def _stop(self, key: Key, *, is_removed: bool) -> None:
-        future = self._parts.table.future_logs.pop(key, None)
+        future = self._parts.table.remove_future(key)
         if future is None:
             return
         for move in self._moves_of(key):

@@ -1,6 +1,7 @@
 """Checkpoint writes that wait for a thread while logs are deleted, created again and truncated, and then a crash."""
 
 import errno
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from random import Random
@@ -291,6 +292,16 @@ def test_a_log_that_moves_while_a_checkpoint_is_collected_keeps_its_entry() -> N
     run_until(manager, 0, 100)
     threads.run()
     assert on_disk(fs, START) == {KEY: 5}
+
+
+@pytest.mark.usefixtures("one_log_per_step")
+def test_a_log_that_is_deleted_while_a_checkpoint_is_collected_is_closed_at_once() -> None:
+    """Otherwise one step would close all logs of a deleted topic."""
+    manager = opened(MemoryFileSystem(), [PATH])
+    log = weakref.ref(manager.create_log(*KEY, TOPIC_ID, 0))
+    begin_write(manager, RECOVERY)
+    manager.delete_log(*KEY)
+    assert log() is None
 
 
 def test_the_logs_of_a_checkpoint_are_visited_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
