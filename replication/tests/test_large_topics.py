@@ -11,9 +11,11 @@ from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequestCreatePartitionsTopic,
 )
 from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
+from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
+from odradek.replication.controller.topics import deletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.store import Delete, run_now
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_auto_creation import CREATED, Standby
 from odradek.replication.tests.test_cluster_topics import Admins, errors
@@ -75,6 +77,33 @@ def test_topics_are_created_and_grow_in_steps(encodings: Encodings) -> None:
     assert node.data is not None
     assert len(znodes.decode_topic(node.data).replicas) == COUNT + 500
     assert encodings.largest_bytes < 20_000 < len(node.data)
+
+
+def test_the_nodes_of_a_deleted_topic_are_removed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    admins = Admins()
+    topic = CreateTopicsRequestCreatableTopic(name="t", num_partitions=COUNT, replication_factor=2)
+    admins.start(admins.on[1].create_topics(CreateTopicsRequest(topics=[topic], timeout_ms=1000)))
+    context = admins.world.active.controller.context
+    pause, count, counts = context.pause, 0, []
+
+    async def reset() -> None:
+        nonlocal count
+        count = 0
+        await pause()
+
+    def delete(path: str) -> Delete:
+        nonlocal count
+        count += 1
+        counts.append(count)
+        return Delete(path)
+
+    monkeypatch.setattr(context, "pause", reset)
+    monkeypatch.setattr(deletion, "Delete", delete)
+    request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=1000)
+    assert errors(admins.start(admins.on[1].delete_topics(request, 5))) == {"t": E.NONE}
+    admins.world.executor.finish()
+    assert len(counts) > 2 * COUNT
+    assert max(counts) <= 1000
 
 
 def test_a_broker_that_is_not_the_controller_creates_topics_in_steps(encodings: Encodings) -> None:

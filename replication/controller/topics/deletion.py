@@ -288,7 +288,9 @@ class TopicDeletion:
             paths.append(znodes.partitions_path(name))
         paths += [znodes.topic_path(name), znodes.topic_config_path(name), mark]
         existing = await read_nodes(store, dict.fromkeys(paths, lambda node: None), self._context.pause)
-        deletions = [Delete(path) for path in existing]
+        deletions: list[Operation] = []
+        async for path in in_slices(existing, _PARTITIONS_PER_PAUSE, self._context.pause):
+            deletions.append(Delete(path))
         for some in split_operations(deletions, MAX_OPERATIONS):
             # Without the mark these nodes are those of a later topic of that name.
             await self._context.write([Check(mark), *some])
