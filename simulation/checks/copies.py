@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
+from odradek.simulation.checks.offsets import find_stale_readers
 from odradek.simulation.history import (
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -20,13 +21,15 @@ from odradek.simulation.history import (
 
 def check_copies(evidence: Evidence) -> Iterator[Violation]:
     """Check every job unless a crash may have truncated its topics."""
+    stale = find_stale_readers(evidence)
     for copy in evidence.history.copies:
         topics = [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, *(topic for topic, _ in (*copy.inputs, *copy.outputs))]
         if not any(len(evidence.crashes(topic)) for topic in topics):
-            yield from _check(evidence, copy)
+            yield from _check(evidence, copy, {source for group, source in stale if group == copy.group})
 
 
-def _check(evidence: Evidence, copy: Copy) -> Iterator[Violation]:
+def _check(evidence: Evidence, copy: Copy, copied_again: Container[Partition]) -> Iterator[Violation]:
+    """Check a job. Records of partitions in `copied_again` may have been copied more than once."""
     copies: dict[tuple[Partition, int], list[str]] = {}
     labels: dict[tuple[Partition, int], bytes] = {}
     for output in copy.outputs:
@@ -44,9 +47,9 @@ def _check(evidence: Evidence, copy: Copy) -> Iterator[Violation]:
             if record.value is not None and places and labels[source, offset] != label_of(record.value):
                 text += f" as {labels[source, offset]!r}"
                 places = []
-            if len(places) > 1:
+            if len(places) > 1 and source not in copied_again:
                 yield Violation(ViolationKind.COPY_DUPLICATE, f"{text}: {', '.join(places)}")
-            elif places and offset >= committed:
+            elif places and offset >= committed and source not in copied_again:
                 yield Violation(ViolationKind.COPY_UNCOMMITTED, f"{text}: {places[0]}")
             elif not places and offset < committed:
                 yield Violation(ViolationKind.COPY_MISSING, text)

@@ -30,12 +30,7 @@ GroupPartition = tuple[str, Partition]
 def check_offsets(evidence: Evidence) -> Iterator[Violation]:
     """Check every group and partition separately."""
     history = evidence.history
-    commits: dict[GroupPartition, list[OffsetCommit]] = defaultdict(list)
-    for commit in history.commits:
-        commits[commit.group, commit.partition].append(commit)
-    fetches: dict[GroupPartition, list[OffsetFetch]] = defaultdict(list)
-    for fetch in history.fetches:
-        fetches[fetch.group, fetch.partition].append(fetch)
+    commits, fetches = _commits_by_partition(evidence), _fetches_by_partition(evidence)
     for key in [key for key, found in commits.items() if found[0].retention_ms >= 0]:
         yield from check_brief(evidence, commits.pop(key), fetches.pop(key, []))
     brief = {commit.group for commit in history.commits if commit.retention_ms >= 0}
@@ -49,6 +44,32 @@ def check_offsets(evidence: Evidence) -> Iterator[Violation]:
         yield from _Positions(evidence, key, commits[key]).check(fetches[key])
     for (group, partition), offset in evidence.final.offsets.items():
         yield from _check_unread(evidence, group, partition, offset)
+
+
+def find_stale_readers(evidence: Evidence) -> set[GroupPartition]:
+    """Return the groups and partitions of which a member got an older offset than the committed one, in a cluster.
+
+    A coordinator that has been replaced without its notice still returns the offsets that it has, as in Kafka. The
+    member then processes the records after them again, in transactions that the next coordinator accepts.
+    """
+    if not evidence.history.settings.is_cluster:
+        return set()
+    commits, fetches = _commits_by_partition(evidence), _fetches_by_partition(evidence)
+    return {key for key, found in fetches.items() if _Positions(evidence, key, commits[key]).has_stale(found)}
+
+
+def _commits_by_partition(evidence: Evidence) -> dict[GroupPartition, list[OffsetCommit]]:
+    commits: dict[GroupPartition, list[OffsetCommit]] = defaultdict(list)
+    for commit in evidence.history.commits:
+        commits[commit.group, commit.partition].append(commit)
+    return commits
+
+
+def _fetches_by_partition(evidence: Evidence) -> dict[GroupPartition, list[OffsetFetch]]:
+    fetches: dict[GroupPartition, list[OffsetFetch]] = defaultdict(list)
+    for fetch in evidence.history.fetches:
+        fetches[fetch.group, fetch.partition].append(fetch)
+    return fetches
 
 
 def _may_be_left(evidence: Evidence, partition: Partition) -> bool:
@@ -107,41 +128,52 @@ class _Positions:
                 highest.append(max(highest[-1], offset))
             self._highest[era] = highest
 
-    def check(self, fetches: list[OffsetFetch]) -> Iterator[Violation]:
-        for fetch in fetches:
-            yield from self._check_fetch(fetch)
-        for commit in self._commits:
-            least = self._least(commit.invoked)
-            if self._acknowledged(commit) is not None and commit.offset < least:
-                yield Violation(
-                    ViolationKind.OFFSET_BACK,
-                    f"{self._where}: commit of {commit.offset} by {commit.client} (generation {commit.generation}) was "
-                    f"accepted although {least} had been acknowledged before",
-                )
+    def has_stale(self, fetches: list[OffsetFetch]) -> bool:
+        """Return whether a fetch before the end returned less than what had been acknowledged."""
+        return any(self._is_back(fetch, self._origins(fetch)) for fetch in fetches if fetch.invoked is not _END)
 
-    def _check_fetch(self, fetch: OffsetFetch) -> Iterator[Violation]:
+    def check(self, fetches: list[OffsetFetch]) -> Iterator[Violation]:
+        is_stale = self._evidence.history.settings.is_cluster and self.has_stale(fetches)
+        for fetch in fetches:
+            yield from self._check_fetch(fetch, is_stale)
+        for commit in () if is_stale else self._commits:
+            yield from self._check_commit(commit)
+
+    def _check_commit(self, commit: OffsetCommit) -> Iterator[Violation]:
+        least = self._least(commit.invoked)
+        if self._acknowledged(commit) is not None and commit.offset < least:
+            yield Violation(
+                ViolationKind.OFFSET_BACK,
+                f"{self._where}: commit of {commit.offset} by {commit.client} (generation {commit.generation}) was "
+                f"accepted although {least} had been acknowledged before",
+            )
+
+    def _check_fetch(self, fetch: OffsetFetch, is_stale: bool) -> Iterator[Violation]:
+        """Check a fetch. `is_stale`: a member got an older offset before, and may have continued there."""
+        origins = self._origins(fetch)
+        if fetch.offset >= 0 and not origins:
+            if not _may_be_of_the_life_before(self._evidence, fetch):
+                yield Violation(
+                    ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} got {fetch.offset}, never committed"
+                )
+        elif not is_stale and self._is_back(fetch, origins):
+            yield Violation(
+                ViolationKind.OFFSET_BACK,
+                f"{self._where}: {fetch.client} got {fetch.offset} although {self._least(fetch.invoked, fetch.stable)} "
+                "had been acknowledged before",
+            )
+
+    def _origins(self, fetch: OffsetFetch) -> list[OffsetCommit]:
+        """Return the commits from which a fetched offset may be."""
         assert fetch.finished is not None
-        origins = [
+        return [
             commit
             for commit in self._commits
             if commit.offset == fetch.offset and self._may_count(commit, fetch.finished)
         ]
-        if fetch.offset >= 0 and not origins:
-            if _may_be_of_the_life_before(self._evidence, fetch):
-                return
-            yield Violation(
-                ViolationKind.OFFSET_INVENTED, f"{self._where}: {fetch.client} got {fetch.offset}, never committed"
-            )
-            return
-        if self._evidence.history.settings.is_cluster and fetch.invoked is not _END:
-            # A coordinator that has been replaced without its notice still returns the offsets that it has.
-            return
-        least = self._least(fetch.invoked, fetch.stable)
-        if fetch.offset < least and not self._may_be_lower(fetch, origins):
-            yield Violation(
-                ViolationKind.OFFSET_BACK,
-                f"{self._where}: {fetch.client} got {fetch.offset} although {least} had been acknowledged before",
-            )
+
+    def _is_back(self, fetch: OffsetFetch, origins: list[OffsetCommit]) -> bool:
+        return fetch.offset < self._least(fetch.invoked, fetch.stable) and not self._may_be_lower(fetch, origins)
 
     def _may_be_lower(self, fetch: OffsetFetch, origins: list[OffsetCommit]) -> bool:
         """Return whether a fetched offset may be lower than acknowledged ones.

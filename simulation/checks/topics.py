@@ -20,10 +20,11 @@ def check_topics(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _check_listings(evidence: Evidence) -> Iterator[Violation]:
+    """Report listings of topics that do not exist."""
     topics = evidence.history.topics
     by_id = {life.topic_id: life for life in topics.lives}
     for listing in topics.listings:
-        if listing.topic_id is None:
+        if listing.topic_id is None or not _is_current(evidence, listing.invoked):
             continue
         life = by_id.get(listing.topic_id)
         if life is None:
@@ -32,6 +33,14 @@ def _check_listings(evidence: Evidence) -> Iterator[Violation]:
         elif life.deleted is not None and _is_certain(evidence, life.deleted, listing.invoked):
             text = f"{listing.client} got {life.name}, which had been deleted"
             yield Violation(ViolationKind.RESURRECTED, text)
+
+
+def _is_current(evidence: Evidence, invoked: Moment) -> bool:
+    """Return whether a response is not older than its request: during faults a broker of a cluster may lag behind."""
+    if not evidence.history.settings.is_cluster:
+        return True
+    settled = evidence.history.settled
+    return settled is not None and settled.order < invoked.order
 
 
 def _is_certain(evidence: Evidence, deleted: Moment, listed: Moment) -> bool:
@@ -48,7 +57,8 @@ def _check_deletion(evidence: Evidence, deletion: RecordDeletion) -> Iterator[Vi
     starts = [(poll.invoked, poll.fetch_offset, poll.client) for poll in evidence.polls.get(partition, ())]
     starts += _final_start(evidence, partition)
     for invoked, start, client in starts:
-        is_later = invoked.order > done.order and not _machine_crashed(evidence, done, invoked)
+        is_later = invoked.order > done.order and not _may_undo(evidence, done, invoked)
+        is_later = is_later and _is_current(evidence, invoked)
         if is_later and start < deletion.low_watermark:
             yield Violation(
                 ViolationKind.DELETION_UNDONE,
@@ -64,9 +74,13 @@ def _final_start(evidence: Evidence, partition: Partition) -> list[tuple[Moment,
     return [(_END, log.start_offset, "the final read")] if log is not None and is_alive else []
 
 
-def _machine_crashed(evidence: Evidence, since: Moment, until: Moment) -> bool:
-    """Return whether the machine crashed in between."""
-    return any(
-        crash.kind is not CrashKind.PROCESS_KILL and since.order < crash.moment.order < until.order
-        for crash in evidence.history.crashes
-    )
+def _may_undo(evidence: Evidence, since: Moment, until: Moment) -> bool:
+    """Return whether crashes in between may have undone a deletion of records.
+
+    One crash of a broker of a cluster does not: a leader has recorded the deletion, or other replicas have. A replica
+    that follows records it later, so that several crashes may.
+    """
+    crashes = [crash for crash in evidence.history.crashes if since.order < crash.moment.order < until.order]
+    if evidence.history.settings.is_cluster:
+        return len(crashes) > 1
+    return any(crash.kind is not CrashKind.PROCESS_KILL for crash in crashes)

@@ -15,7 +15,6 @@ from odradek.simulation.checks.producers import check_order
 from odradek.simulation.history import (
     Guarantee,
     Isolation,
-    Moment,
     Outcome,
     Partition,
     ReadRecord,
@@ -23,6 +22,7 @@ from odradek.simulation.history import (
     label_text,
     name_of,
 )
+from odradek.simulation.unclean_elections import UncleanElection
 
 _SOMEWHERE = 1 << 62
 """The offset of a record whose acknowledgement has none."""
@@ -44,9 +44,8 @@ def check_unclean(evidence: Evidence) -> Iterator[Violation]:
             yield from check_bounds(poll)
 
 
-def _may_be_lost(evidence: Evidence, partition: Partition, offset: int, invoked: Moment) -> bool:
-    elections = evidence.history.unclean_elections
-    return any(one.partition == partition and one.may_lose(offset, invoked) for one in elections)
+def _elections(evidence: Evidence, partition: Partition) -> list[UncleanElection]:
+    return [election for election in evidence.history.unclean_elections if election.partition == partition]
 
 
 def _iter_reads(evidence: Evidence, partition: Partition) -> Iterator[tuple[str, ReadRecord]]:
@@ -74,12 +73,13 @@ def _check_conflicts(evidence: Evidence, partition: Partition) -> Iterator[Viola
 def _check_acknowledged(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     final = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
     values = {record.value for record in final.values()}
+    elections = _elections(evidence, partition)
     for send in evidence.sends.get(partition, ()):
         for number, record in enumerate(send.records if send.outcome is Outcome.OK else ()):
             offset = send.base_offset + number if send.base_offset >= 0 else _SOMEWHERE
             found = final.get(offset)
             is_present = record.value in values if offset == _SOMEWHERE else found and found.value == record.value
-            if not is_present and not _may_be_lost(evidence, partition, offset, send.attempts[-1]):
+            if not is_present and not any(one.may_lose_write(offset, send.attempts[-1]) for one in elections):
                 yield Violation(
                     ViolationKind.LOST_WRITE,
                     f"{name_of(partition)} {label_text(record.value)} of {send.client}, acknowledged at "
@@ -90,18 +90,19 @@ def _check_acknowledged(evidence: Evidence, partition: Partition) -> Iterator[Vi
 
 def _check_polled(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
     final = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
+    elections = _elections(evidence, partition)
     for poll in evidence.polls.get(partition, ()):
         for record in poll.records:
             found = final.get(record.offset)
             if found is not None and (found.value, found.leader_epoch) == (record.value, record.leader_epoch):
                 continue
-            if not _may_be_lost(evidence, partition, record.offset, poll.invoked):
+            if not any(one.may_lose_read(record.offset, poll.invoked) for one in elections):
                 yield Violation(
                     ViolationKind.LOST_WRITE,
                     f"{name_of(partition)} {label_text(record.value)} at {record.offset}, which {poll.client} got in "
                     f"leader epoch {record.leader_epoch}, is missing, and no unclean election lost it",
                 )
-                break
+                return
 
 
 def _check_duplicates(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
@@ -124,5 +125,5 @@ def _most_copies(evidence: Evidence, send: Send) -> int:
     After an unclean election an idempotent producer may have to begin a new epoch. If the next election is of a replica
     with records from before, the log can have the batch in both epochs.
     """
-    elections = sum(one.partition == send.partition for one in evidence.history.unclean_elections)
-    return len(send.attempts) if send.guarantee is Guarantee.PLAIN or elections > 1 else 1
+    is_repeatable = send.guarantee is Guarantee.PLAIN or len(_elections(evidence, send.partition)) > 1
+    return len(send.attempts) if is_repeatable else 1

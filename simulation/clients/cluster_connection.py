@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.delete_records import DeleteRecordsRequest
 from odradek.protocol.messages.fetch import FetchRequest, FetchRequestFetchTopic
 from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
 from odradek.protocol.messages.list_offsets import ListOffsetsRequest
@@ -242,6 +243,9 @@ class ClusterConnection:
         if isinstance(message, ListOffsetsRequest):
             topic = message.topics[0]
             return [_Part(self._leader(topic.name, topic.partitions[0].partition_index), message)]
+        if isinstance(message, DeleteRecordsRequest):
+            (cut,) = message.topics
+            return [_Part(self._leader(cut.name, cut.partitions[0].partition_index), message)]
         if isinstance(message, OffsetForLeaderEpochRequest):
             (asked,) = message.topics
             return [_Part(self._leader(asked.topic, asked.partitions[0].partition), message)]

@@ -2,11 +2,14 @@
 
 It writes, reads, deletes records, commits offsets, adds partitions and changes the configuration, one operation at a
 time, so that its history determines the contents of the topic.
+
+A broker of a cluster that is separated from the others may return an older state: it may not have a topic yet, or still
+have a deleted one, and may lack records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -30,7 +33,7 @@ from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients import topic_admin
 from odradek.simulation.clients.link import GROUP, RETRIABLE, GaveUp, Link, Versions
 from odradek.simulation.clients.producers.batches import batch_of, draw_packing
-from odradek.simulation.clients.producers.produce import NEVER_EXPECTED, NOT_WRITTEN
+from odradek.simulation.clients.producers.produce import NEVER_EXPECTED, is_unwritten
 from odradek.simulation.clients.producers.values import Values
 from odradek.simulation.history import (
     OFFSETS_TOPIC,
@@ -52,6 +55,8 @@ _RETRY_LIMIT_S: Final = 40.0
 """Limit of retries after the end of the faults."""
 _LATE_S: Final = 3.0
 """Longer than a request on a broken connection may be in transit."""
+_NEWEST_OFFSET_FETCH: Final = {OffsetFetchRequest.api_key: (10, 10)}
+"""The version with topic ids: a coordinator of a cluster may not have the topic, but another one of its name."""
 
 
 class _Retries:
@@ -78,10 +83,17 @@ class _Retries:
 
 
 class TopicOwner:
-    """The owner of a topic, which is always created with `configs`."""
+    """The owner of a topic, which is always created with `configs`, and with one of the numbers of replicas."""
 
     def __init__(
-        self, world: World, history: History, topic: str, random: Random, configs: dict[str, str], retention_ms: int
+        self,
+        world: World,
+        history: History,
+        topic: str,
+        random: Random,
+        configs: dict[str, str],
+        retention_ms: int,
+        replication_factors: Sequence[int] = (1,),
     ) -> None:
         self.name = f"owner-{topic}"
         self._world = world
@@ -91,8 +103,13 @@ class TopicOwner:
         self._random = random
         self._configs = configs
         self._retention_ms = retention_ms
+        self._replication_factors = replication_factors
+        self._in_cluster = history.settings.is_cluster
+        # Too few brokers run for a new partition.
+        self._retriable = RETRIABLE | ({ErrorCode.INVALID_REPLICATION_FACTOR} if self._in_cluster else set())
         self._group = f"{self.name}-group"
-        self._link = Link(world, history, self.name, random, Versions(random, topic_admin.VERSIONS))
+        versions = topic_admin.VERSIONS | (_NEWEST_OFFSET_FETCH if self._in_cluster else {})
+        self._link = Link(world, history, self.name, random, Versions(random, versions))
         self._values = Values(world, random, self.name, times="fresh")
         self._packing = draw_packing(random)
         self._creations_in_doubt = 0
@@ -149,11 +166,12 @@ class TopicOwner:
 
     async def _create(self) -> TopicLife:
         """Create the topic, with retries. Raises GaveUp."""
-        count = self._random.randint(1, 2)
+        count, factors = self._random.randint(1, 2), self._replication_factors
+        factor = self._random.choice(factors) if len(factors) > 1 else factors[0]
         retries = _Retries(self._world, self._link, self._history)
         while True:
             try:
-                row = await topic_admin.create_topic(self._link, self._topic, count, self._configs)
+                row = await topic_admin.create_topic(self._link, self._topic, count, self._configs, factor)
                 code = ErrorCode(row.error_code)
                 retries.problem = f"could not create {self._topic}: {code.name} {row.error_message}"
                 if code == ErrorCode.NONE:
@@ -164,7 +182,7 @@ class TopicOwner:
                         return found
                 elif code in RETRIABLE:
                     self._creations_in_doubt += 1
-                else:
+                elif code not in self._retriable:
                     self._history.note_odd(self.name, retries.problem)
             except ConnectionLost:
                 self._creations_in_doubt += 1
@@ -186,6 +204,8 @@ class TopicOwner:
         if row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self._topics.listed(self.name, requested_at, self._topic, None)
             return None
+        if row.error_code != ErrorCode.NONE:
+            return None
         is_known = any(life.topic_id == row.topic_id for life in self._topics.lives)
         if self._creations_in_doubt and not is_known:
             self._creations_in_doubt -= 1
@@ -204,10 +224,12 @@ class TopicOwner:
             try:
                 code = await topic_admin.delete_topic(self._link, life.topic_id)
                 retries.problem = f"could not delete {life.name}: {code.name}"
-                if code == ErrorCode.NONE or (code == ErrorCode.UNKNOWN_TOPIC_ID and is_doubtful):
+                is_unknown = code == ErrorCode.UNKNOWN_TOPIC_ID
+                if code == ErrorCode.NONE or (is_unknown and is_doubtful and not self._in_cluster):
                     self._topics.end(self.name, life)
+                if code == ErrorCode.NONE or (is_unknown and is_doubtful):
                     return
-                if code == ErrorCode.UNKNOWN_TOPIC_ID or code not in RETRIABLE:
+                if code not in RETRIABLE or (is_unknown and not self._in_cluster):
                     self._history.note_odd(self.name, retries.problem)
             except ConnectionLost:
                 pass
@@ -221,7 +243,7 @@ class TopicOwner:
         if code in (ErrorCode.NONE, ErrorCode.INVALID_PARTITIONS):
             # INVALID_PARTITIONS if an earlier attempt without a response has added the partition.
             life.partitions += 1
-        elif code not in RETRIABLE:
+        elif code not in self._retriable:
             self._history.note_odd(self.name, f"CreatePartitions: {code.name}")
 
     async def _grow_internal(self, life: TopicLife) -> None:
@@ -272,7 +294,7 @@ class TopicOwner:
             error = code.name
             if code in NEVER_EXPECTED:
                 history.note_odd(self.name, f"produce to {partition}: {error}")
-            is_doubtful |= code not in NOT_WRITTEN
+            is_doubtful |= not is_unwritten(history, code)
             if code not in RETRIABLE:
                 break
             await self._link.back_off(attempt)
@@ -294,7 +316,8 @@ class TopicOwner:
                     self._history.note_odd(self.name, f"cannot read {life.name}-{index}: {error}")
                     return
                 self._readings += 1
-                life.readings[life.partition(index), isolation] = log
+                if not self._in_cluster or log.end_offset >= self._ends.get(life.partition(index), 0):
+                    life.readings[life.partition(index), isolation] = log
                 self._history.record_poll(self._poll_of(requested_at, life.partition(index), isolation, log))
 
     def _poll_of(self, requested_at: Moment, partition: Partition, isolation: Isolation, log: Any) -> Poll:

@@ -71,10 +71,12 @@ class _ClientDraw:
         yield from self._clients_of_unclean_topics()
 
     def _owners(self) -> Iterator[Client]:
+        factor = self._scenario.replication_factor
         for topic in self._scenario.owned:
             yield TopicOwner(
-                self._world, self._history, topic.name, self._chance(), topic.configs, RETENTION_MS
-            )
+                self._world, self._history, topic.name, self._chance(), topic.configs, RETENTION_MS,
+                range(min(2, factor), factor + 1),
+            )  # fmt: skip
 
     def _producers(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, self._random
@@ -200,7 +202,7 @@ class _ClientDraw:
             ]  # fmt: skip
             partitions += ((OFFSETS_TOPIC, index) for index in range(GROUP_PARTITIONS))
             partitions += ((TRANSACTIONS_TOPIC, index) for index in range(TRANSACTION_PARTITIONS))
-            partitions += ((topic, 0) for topic in OPERATED_TOPICS)
+            partitions += ((topic, 0) for topic in (*OPERATED_TOPICS, *(one.name for one in self._scenario.owned)))
             yield ReplicaMover(self._world, self._history, random, partitions, self._directories)
 
     def _flow(self) -> Flow:

@@ -4,10 +4,10 @@ A leader that has been replaced without its notice continues the branch of its e
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from odradek.simulation.history import Partition
+from odradek.simulation.history import Moment, Partition
 from odradek.simulation.unclean_elections import UncleanElection
 
 if TYPE_CHECKING:
@@ -38,12 +38,14 @@ class Branches:
         self.elections: list[UncleanElection] = []
         self._by_partition: dict[TopicIdPartition, list[UncleanElection]] = {}
         self._unsettled: list[tuple[TopicIdPartition, UncleanElection]] = []
+        self._untruncated: list[UncleanElection] = []
 
     def begin(self, key: TopicIdPartition, election: UncleanElection) -> None:
         """Add an unclean election."""
         self.elections.append(election)
         self._by_partition.setdefault(key, []).append(election)
         self._unsettled.append((key, election))
+        self._untruncated.append(election)
 
     def elections_of(self, branch: Branch) -> list[UncleanElection]:
         """Return the unclean elections up to the one that began a branch."""
@@ -64,14 +66,22 @@ class Branches:
         """Return the current branch of a partition."""
         return Branch(*key, len(self._by_partition.get(key, ())))
 
-    def take_settled(self, brokers: Iterable["BrokerProcess"]) -> list[UncleanElection]:
-        """Return, once, the elections after which no broker leads the partition in an earlier epoch any more."""
-        if not self._unsettled:
-            return []
-        open_ones = [one for one in self._unsettled if any(_leads_before(broker, *one) for broker in brokers)]
-        settled = [election for key, election in self._unsettled if (key, election) not in open_ones]
-        self._unsettled = open_ones
-        return settled
+    def observe(self, brokers: Sequence["BrokerProcess"], moment: Callable[[], Moment]) -> None:
+        """Note the time from which no broker leads in the epochs, or has the records, before an election."""
+        if self._unsettled:
+            before, self._unsettled = self._unsettled, []
+            for key, election in before:
+                if any(_leads_before(broker, key, election) for broker in brokers):
+                    self._unsettled.append((key, election))
+                else:
+                    election.settled = moment()
+        if self._untruncated:
+            elections, self._untruncated = self._untruncated, []
+            for election in elections:
+                if all(_has_truncated(broker, election) for broker in brokers):
+                    election.truncated = moment()
+                else:
+                    self._untruncated.append(election)
 
 
 def _leads_before(process: "BrokerProcess", key: TopicIdPartition, election: UncleanElection) -> bool:
@@ -82,6 +92,17 @@ def _leads_before(process: "BrokerProcess", key: TopicIdPartition, election: Unc
         and replica.is_leader
         and replica.leader_epoch < election.leader_epoch
     )
+
+
+def _has_truncated(process: "BrokerProcess", election: UncleanElection) -> bool:
+    """Return whether a broker is up, and its log has records of the election's leader, or none that were lost."""
+    if process.broker is None or not process.is_up or election.kept_end is None:
+        return False
+    table = process.broker.services.logs.table
+    log = table.logs.get(election.partition)
+    if log is None:
+        return election.partition not in table.offline
+    return log.latest_epoch >= election.leader_epoch or log.log_end_offset <= election.kept_end
 
 
 def find_replica(process: "BrokerProcess", partition: Partition) -> "Replica | None":

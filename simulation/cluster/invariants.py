@@ -95,8 +95,7 @@ class ClusterInvariants:
             if checked.get(replica) != seen:
                 checked[replica] = seen
                 yield from self._check_replica(process, replica)
-        for election in self.branches.take_settled(self._brokers):
-            election.settled = self.moment()
+        self.branches.observe(self._brokers, self.moment)
 
     def note_committed(self, process: "BrokerProcess") -> None:
         """Record the high watermarks of a broker's leaders, without a check.
@@ -110,8 +109,7 @@ class ClusterInvariants:
                     pass
             elif replica.is_leader and replica.log is not None:
                 self._commit(replica.topic_id, replica.index, replica.leader_epoch, replica.log)
-        for election in self.branches.take_settled(self._brokers):
-            election.settled = self.moment()
+        self.branches.observe(self._brokers, self.moment)
 
     # Brokers
 

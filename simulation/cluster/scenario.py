@@ -32,7 +32,7 @@ def draw(random: Random) -> Scenario:
     drawn = base._replace(
         properties=properties,
         topics=topics,
-        owned=(),
+        owned=tuple(_owned_by_client(topic) for topic in base.owned),
         faults=_draw_faults(random),
         duration_s=random.uniform(4.0, 15.0),
         slow_thread_s=random.choice((0.1, 0.3)),
@@ -73,6 +73,10 @@ def _with_unclean_topic(drawn: Scenario, random: Random) -> Scenario:
         topics=(*drawn.topics, topic),
         faults=drawn.faults._replace(weights=weights),
     )
+
+
+def _owned_by_client(topic: Topic) -> Topic:
+    return topic._replace(configs={**topic.configs, "min.insync.replicas": str(MIN_IN_SYNC)})
 
 
 def _replicated(topic: Topic) -> Topic:

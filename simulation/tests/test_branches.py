@@ -79,17 +79,58 @@ def test_a_leader_epoch_belongs_to_the_branch_of_the_last_election_before_it():
     assert branches.latest((b"other", 0)) == Branch(b"other", 0)
 
 
-def test_an_election_is_settled_when_no_broker_leads_in_an_earlier_epoch():
+class Broker:
+    """A broker that is up, with a replica and its log."""
+
+    def __init__(self):
+        self.is_up = True
+        self.replica = SimpleNamespace(topic_id=b"id", index=0, is_leader=True, leader_epoch=2)
+        self.log = SimpleNamespace(latest_epoch=2, log_end_offset=9)
+        self.table = SimpleNamespace(logs={("t", 0): self.log}, offline={})
+        replicas = SimpleNamespace(partitions={("t", 0): self.replica})
+        self.broker = SimpleNamespace(
+            services=SimpleNamespace(replicas=replicas, logs=SimpleNamespace(table=self.table))
+        )
+
+
+@pytest.fixture
+def broker() -> Any:
+    return Broker()
+
+
+NOW = Moment(2, 0)
+
+
+def observed(broker, kept_end=6):
+    """The moments of an election in epoch 3 that were noted: settled, truncated."""
     branches, one = Branches(), election(3)
     branches.begin(KEY, one)
-    replica = SimpleNamespace(topic_id=b"id", index=0, is_leader=True, leader_epoch=2)
-    process: Any = SimpleNamespace(
-        broker=SimpleNamespace(services=SimpleNamespace(replicas=SimpleNamespace(partitions={("t", 0): replica})))
-    )
-    assert branches.take_settled([process]) == []
-    replica.is_leader = False
-    assert branches.take_settled([process]) == [one]
-    assert branches.take_settled([process]) == []
+    one.kept_end = kept_end
+    branches.observe([broker], lambda: NOW)
+    branches.observe([broker], lambda: Moment(3, 0))
+    return one.settled, one.truncated
+
+
+def test_an_election_is_settled_when_no_broker_leads_in_an_earlier_epoch(broker):
+    assert observed(broker) == (None, None)
+    broker.replica.is_leader = False
+    assert observed(broker) == (NOW, None)
+
+
+@pytest.mark.parametrize("change", [{"latest_epoch": 3}, {"log_end_offset": 6}])
+def test_lost_records_are_gone_when_all_brokers_have_truncated_their_logs(broker, change):
+    broker.log.__dict__.update(change)
+    assert observed(broker) == (None, NOW)
+    assert observed(broker, kept_end=None) == (None, None)
+    broker.is_up = False
+    assert observed(broker) == (None, None)
+
+
+def test_a_log_in_an_offline_directory_may_have_lost_records(broker):
+    del broker.table.logs["t", 0]
+    assert observed(broker) == (None, NOW)
+    broker.table.offline["t", 0] = "/data1/t-0"
+    assert observed(broker) == (None, None)
 
 
 class Starting:

@@ -16,7 +16,7 @@ def elect(story, kept_end, *, partition=A, is_settled=True):
     history = story.history
     election = UncleanElection(partition, 5, history.moment(), kept_end)
     if is_settled:
-        election.settled = history.moment()
+        election.settled = election.truncated = history.moment()
     history.unclean_elections.append(election)
     return election
 
@@ -68,6 +68,18 @@ def test_a_leader_that_was_replaced_without_its_notice_writes_records_that_are_l
     election.settled = story.history.moment()
     story.end("")
     assert story.found() == set()
+
+
+def test_a_follower_returns_lost_records_until_it_has_truncated_its_log(story):
+    story.send("x")
+    election = elect(story, 0, is_settled=False)
+    election.settled = story.history.moment()
+    story.poll(0, "x")
+    election.truncated = story.history.moment()
+    story.end("")
+    assert story.found() == set()
+    story.poll(0, "x")
+    assert story.found() == {"LOST_WRITE"}
 
 
 def test_an_acknowledgement_without_an_offset(story):

@@ -1,0 +1,86 @@
+"""Histories of a cluster: brokers that were replaced without their notice return older states until the faults end."""
+
+import pytest
+
+from odradek.simulation.history import CrashKind
+from odradek.simulation.tests.story import A, Story
+from odradek.simulation.tests.test_checker_topics import create, delete, delete_records, list_topic
+from odradek.simulation.tests.test_checker_transactions import copier
+
+
+@pytest.fixture
+def story():
+    return Story(is_cluster=True)
+
+
+def settle(story):
+    story.history.settled = story.history.settled or story.history.moment()
+
+
+@pytest.mark.parametrize(("is_settled", "found"), [(False, set()), (True, {"RESURRECTED"})])
+def test_a_deleted_topic_may_be_listed_during_faults(story, is_settled, found):
+    delete(story, create(story, 1))
+    if is_settled:
+        settle(story)
+    list_topic(story, 1)
+    settle(story)
+    assert story.found() == found
+
+
+@pytest.mark.parametrize(("is_settled", "found"), [(False, set()), (True, {"DELETION_UNDONE"})])
+def test_a_read_may_begin_before_deleted_records_during_faults(story, is_settled, found):
+    story.send("x y z", 0)
+    delete_records(story, 2)
+    if is_settled:
+        settle(story)
+    story.poll(0, "x y z")
+    settle(story)
+    story.end("x y z")
+    assert story.found() == found
+
+
+@pytest.mark.parametrize(("crashes", "found"), [(1, {"DELETION_UNDONE"}), (2, set())])
+def test_several_crashes_may_undo_a_deletion_of_records(story, crashes, found):
+    story.send("x y z", 0)
+    delete_records(story, 2)
+    for _ in range(crashes):
+        story.crash(CrashKind.PROCESS_KILL)
+    settle(story)
+    story.poll(0, "x y z")
+    story.end("x y z")
+    assert story.found() == found
+
+
+def get_older_offset(story):
+    """A member gets offset 1, although 2 is committed."""
+    for offset in (1, 2):
+        story.commit_offset(offset)
+    story.fetch_offset(1)
+
+
+def test_a_member_that_got_an_older_offset_continues_there(story):
+    story.send("x y", 0)
+    story.end("x y")
+    get_older_offset(story)
+    story.commit_offset(1)
+    story.final.offsets["g", A] = 1
+    assert story.found() == set()
+
+
+def test_without_that_no_committed_offset_goes_back(story):
+    story.send("x y", 0)
+    story.end("x y")
+    for offset in (1, 2, 1):
+        story.commit_offset(offset)
+    story.final.offsets["g", A] = 1
+    assert story.found() == {"OFFSET_BACK"}
+
+
+def test_it_copies_records_again(story):
+    get_older_offset(story)
+    assert copier(story, [0, 1, 1], 2) == set()
+
+
+def test_it_omits_none(story):
+    get_older_offset(story)
+    assert copier(story, [0], 2) == {"COPY_MISSING"}
