@@ -4,7 +4,7 @@ Updates of its controller are applied to its metadata cache directly, and its re
 may adopt the topics that the log directories contain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from twisted.internet.defer import Deferred
 
@@ -166,7 +166,7 @@ class EmbeddedMembership:
         )
         if self._adoption is not None:
             if self._kraft is not None:
-                mark_adopted(self._environment.fs, self._kraft.log_directory, self._kraft.metadata.end_offset)
+                self._mark_adopted(self._kraft, logs.directories)
             await self._adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
@@ -175,6 +175,17 @@ class EmbeddedMembership:
         services.replicas.make_waiter = self._pacing.waiter
         controller.run_on(self._pacing)
         self._store.pace(self._pacing)
+
+    def _mark_adopted(self, kraft: FoundMetadata, directories: Iterable[str]) -> None:
+        """Record durably that Apache Kafka's metadata is adopted. Blocks; raises OSError.
+
+        If the power failed before the adoption is finished, it would be repeated without that metadata. Partitions that
+        are not in it must have been renamed durably as stray: they would be adopted.
+        """
+        fs = self._environment.fs
+        for directory in directories:
+            fs.sync_directory(directory)
+        mark_adopted(fs, kraft.log_directory, kraft.metadata.end_offset)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
         """Add the topics found in the log directories to the store.

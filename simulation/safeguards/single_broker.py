@@ -381,14 +381,14 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
             (_PendingRequest, "wait", _answered_before_it_is_saved),
         ),
         (_K.DELETION_UNDONE,),
-        87,
+        235,
     ),
     Safeguard(
         "topic-ids",
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        40,
+        141,
     ),
     Safeguard(
         "monotonic-clock",
