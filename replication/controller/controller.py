@@ -25,6 +25,7 @@ from odradek.replication.controller.partitions.operator_requests import Operator
 from odradek.replication.controller.partitions.reassignment import Reassignments
 from odradek.replication.controller.propagation.propagation import Propagation, ReplicasOfBroker
 from odradek.replication.controller.registration import Registration
+from odradek.replication.controller.repetition import Repetition
 from odradek.replication.controller.states.assignment import RandomSource
 from odradek.replication.controller.states.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.store_changes import StoreChanges
@@ -61,10 +62,6 @@ logger = logging.getLogger(__name__)
 
 ABSTENTION_MS: Final = 1_000
 """Time without claims after a broker could not take over as the controller."""
-
-FIRST_REPETITION_MS: Final = 1_000
-LONGEST_REPETITION_MS: Final = 60_000
-"""First and longest time from the failure of an event to the repetition of what it may have left undone."""
 
 REMOVAL_INTERVAL_MS: Final = 10_000
 """Least time between two removals of a controller's node by one broker, because its address refused connections.
@@ -116,12 +113,11 @@ class Controller:
             self.context, self.reassignments, self.elections, self._events.post
         )
         self.reassignments.on_finished.append(self._resume_deletions)
-        self.reassignments.on_failure = self._events.on_failure = self._repeat_later
+        self._event_repetition = self._make_repetition("repeat what a failed event has left undone", self._catch_up)
+        self._publication_repetition = self._make_repetition("publish everything again", self._publish_again)
+        self.reassignments.on_failure = self._events.on_failure = self._repeat_events
         if propagation is not None:
             self.reassignments.follow_brokers = self._store_changes.follow_brokers
-        self._repetition_ms = FIRST_REPETITION_MS
-        self._is_repetition_scheduled = False
-        self._must_publish_all = False
         self._registration = Registration(store, now_ms)
         self._broker: BrokerMetadata | None = None
         self._ended_sessions = 0
@@ -303,40 +299,47 @@ class Controller:
         self._abstains = False
         await self._events.submit(EventKind.CONTROLLER, "take part in elections again", self._follow_controller)
 
-    # Repetition of failed events
+    # Repetition of failed events and publications
 
-    def _repeat_later(self) -> None:
+    def _make_repetition(self, description: str, work: Work[None]) -> Repetition:
+        return Repetition(
+            # The server sets it later.
+            lambda delay_ms, task: self.deletion.run_later(delay_ms, task),
+            lambda: self._events.post(EventKind.CONTROLLER, description, work),
+            self.context.now_ms,
+        )
+
+    def _repeat_events(self) -> None:
         """Schedule the repetition of what a failed event has left undone, in a cluster."""
-        if self.context.in_cluster and not self._is_repetition_scheduled:
-            self._is_repetition_scheduled = True
-            self.deletion.run_later(self._repetition_ms, self._repeat)
-            self._repetition_ms = min(2 * self._repetition_ms, LONGEST_REPETITION_MS)
-
-    async def _repeat(self) -> None:
-        self._is_repetition_scheduled = False
-        self._events.post(EventKind.CONTROLLER, "repeat what a failed event has left undone", self._catch_up)
+        if self.context.in_cluster:
+            self._event_repetition.schedule()
 
     async def _catch_up(self) -> None:
         """Follow everything in the store again."""
         await self._follow_controller()
-        publishes_all, self._must_publish_all = self._must_publish_all, False
         if self.is_active:
-            if publishes_all:
-                self.context.publish_all()
-                await self.deletion.resume_replicas()
             await self._store_changes.follow_all()
             await self.reassignments.repeat()
             await self._operator_requests.execute()
-        # Whether the brokers apply a publication is not known yet.
-        if not publishes_all and not self._is_repetition_scheduled:
-            self._repetition_ms = FIRST_REPETITION_MS
+        await self._store_changes.follow_configs()
+        if not self._event_repetition.is_scheduled:
+            self._event_repetition.succeed()
+
+    async def _publish_again(self) -> None:
+        """Publish everything again, and repeat the requests that this drops."""
+        if self.is_active:
+            self.context.publish_all()
+            await self.deletion.resume_replicas()
+            await self.reassignments.repeat()
 
     # Responses of brokers
 
     def on_publication_failed(self) -> None:
-        """Publish everything again later: some broker may lack a role, metadata, or the request to delete a replica."""
-        self._must_publish_all = True
-        self._repeat_later()
+        """Publish everything again later: some broker may lack a role, metadata, or the request to delete a replica.
+
+        Elections that fail meanwhile are repeated earlier.
+        """
+        self._publication_repetition.schedule()
 
     def on_controller_moved(self) -> None:
         """Read the controller's node again: a broker has received a request of a later controller."""

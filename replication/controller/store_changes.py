@@ -150,7 +150,7 @@ class StoreChanges:
         self._post(EventKind.TOPICS, "topics changed", self._follow_topics)
 
     def _on_configs(self, event: WatchEvent) -> None:
-        self._post(EventKind.CONFIGURATION, "configurations changed", self._follow_configs)
+        self._post(EventKind.CONFIGURATION, "configurations changed", self.follow_configs)
 
     def _on_topic(self, event: WatchEvent) -> None:
         name = event.path.removeprefix(f"{znodes.TOPICS}/")
@@ -325,22 +325,26 @@ class StoreChanges:
             self._context.image.publish()
         await self._drop_notices(path, names)
 
-    async def _follow_configs(self) -> None:
-        """Read the configurations to which new notices point."""
+    async def follow_configs(self) -> None:
+        """Read the configurations to which new notices point. The notices remain new until that has succeeded."""
         store, image = self._context.store, self._context.image
         notices = await store.get_children(znodes.CONFIG_CHANGES, self._on_configs)
+        new = [name for name in notices if name > self._last_config_change]
         changed = set()
-        for name in notices:
-            if name > self._last_config_change:
-                self._last_config_change = name
-                path = f"{znodes.CONFIG_CHANGES}/{name}"
-                try:
-                    changed.add(await read_node(store, path, lambda node: znodes.decode_config_change(node.data)))
-                except (NoNodeError, StoreDamagedError) as error:
-                    logger.error("a notice of a changed configuration cannot be read: %s", error)
-        revision = [await self._follow_config(entity_path) for entity_path in sorted(changed)]
-        if any(revision):
-            image.publish()
+        for name in new:
+            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            try:
+                changed.add(await read_node(store, path, lambda node: znodes.decode_config_change(node.data)))
+            except (NoNodeError, StoreDamagedError) as error:
+                logger.error("a notice of a changed configuration cannot be read: %s", error)
+        is_changed = False
+        try:
+            for entity_path in sorted(changed):
+                is_changed |= await self._follow_config(entity_path)
+        finally:
+            if is_changed:
+                image.publish()
+        self._last_config_change = max(new, default=self._last_config_change)
 
     async def _follow_config(self, entity_path: str) -> bool:
         """Read one configuration; return whether the image had a different one."""

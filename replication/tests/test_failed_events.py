@@ -85,6 +85,36 @@ def test_a_claim_that_failed_is_repeated():
     assert controller.is_active
 
 
+def change_config(world, **configs):
+    run_now(world.observer.set(znodes.topic_config_path("t"), znodes.encode_config(configs)))
+    notice = znodes.encode_config_change("topics/t")
+    run_now(world.observer.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True))
+    world.executor.finish()
+
+
+@pytest.mark.parametrize("broker_id", [1, 2])
+@pytest.mark.parametrize("read", ["get_children", "get", "get_many"])
+def test_a_configuration_that_could_not_be_read_is_read_again(world, monkeypatch, broker_id, read):
+    """The notice was not read again, and without a watch neither were later ones, by the controller or a standby."""
+    create(world, "t", (2, 3))
+    controller = world.nodes[broker_id].controller
+    later = []
+    controller.deletion.run_later = lambda delay_ms, task: later.append(task)
+
+    async def fail(*arguments):
+        raise StoreUnavailableError("access is denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(controller.store, read, fail)
+        change_config(world, retention="1")
+    assert "t" not in controller.image.topic_configs
+    [repeat] = later
+    world.run(repeat())
+    assert controller.image.topic_configs["t"] == {"retention": "1"}
+    change_config(world, retention="2")
+    assert controller.image.topic_configs["t"] == {"retention": "2"}
+
+
 class RunWithFailedWrites(Run):
     """A cluster without failures of brokers, in which a part of the controller's writes fails."""
 

@@ -7,8 +7,10 @@ from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
 from odradek.replication.controller.propagation.broker_queue import MAX_RESENDS_AFTER_ERROR
 from odradek.replication.controller.propagation.requests import ControlBatch
+from odradek.replication.controller.repetition import LONGEST_REPETITION_MS
 from odradek.replication.metadata import znodes
-from odradek.replication.tests.cluster_requests import create, delete, nodes
+from odradek.replication.metadata.store import StoreUnavailableError
+from odradek.replication.tests.cluster_requests import create, delete, nodes, states
 from odradek.replication.tests.cluster_support import World
 
 
@@ -96,3 +98,40 @@ def test_replicas_that_a_broker_did_not_delete_are_deleted(world, later):
     repeat(world, later)
     send_to_the_end(world)
     assert nodes(world, znodes.TOPICS) == []
+
+
+def test_a_failed_election_does_not_wait_for_a_broker_that_applies_nothing(world, later):
+    """Its partitions had no leader for up to 60 s, because of requests that another broker refused."""
+    create(world, "t", (3, 2))
+    fail(world, 2, "leader_and_isr", LeaderAndIsrResponse)
+    create(world, "refused", (2,))
+    send_to_the_end(world)
+    for delay_ms in (1000, 2000, 4000):
+        assert repeat(world, later) == delay_ms
+        send_to_the_end(world)
+    [publication] = later
+    later.clear()
+    context = world.active.controller.context
+    write = context.write
+
+    async def refuse(operations):
+        raise StoreUnavailableError("access is denied")
+
+    context.write = refuse
+    world.crash(3)
+    world.executor.finish()
+    context.write = write
+    assert publication[0] == 8000
+    assert repeat(world, later) == 1000
+    assert states(world, "t") == [(2, 1, (2,))]
+
+
+def test_a_failure_long_after_the_last_repetition_is_repeated_soon(world, later):
+    controller = world.active.controller
+    controller.on_publication_failed()
+    assert repeat(world, later) == 1000
+    controller.on_publication_failed()
+    assert repeat(world, later) == 2000
+    world.now_ms += LONGEST_REPETITION_MS + 1
+    controller.on_publication_failed()
+    assert repeat(world, later) == 1000
