@@ -201,7 +201,12 @@ class _Fetch:
             # Before the read: the progress that it records completes requests, and that may cause appends.
             self._watch(self._make_operation(), self.targets)
         read = self._make_first_read()
-        self._read(read, self.targets)
+        try:
+            self._read(read, self.targets)
+        except BaseException:
+            if self.operation is not None:
+                self.operation.drop()
+            raise
         self._add_refused(read, 0, len(self.refused))
         if not may_wait or self._has_read_enough(read):
             if self.operation is not None:

@@ -7,6 +7,7 @@ from odradek.protocol.messages.fetch import FetchRequestReplicaState
 from odradek.replication.metadata.image import Endpoint, PartitionMetadata
 from odradek.replication.replicas.leader_state import Replication
 from odradek.server.config import BrokerConfig
+from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.handlers import fetch as handler
 from odradek.server.tests.test_fetch import BY_NAME, World, errors, rows, sizes
 
@@ -444,3 +445,16 @@ def test_a_redirected_consumer_does_not_wait_and_its_session_has_the_row_again()
     assert rows(opened)[0].preferred_read_replica == 3
     session = {"session_id": opened.session_id, "session_epoch": 1, "rack_id": "b", "version": IN_CLUSTER}
     assert rows(world.fetch(**session))[0].preferred_read_replica == 3
+
+
+def test_a_fetch_that_fails_leaves_no_watcher(world, monkeypatch):
+    """The follower repeats its fetch, and each one left a watcher of each partition."""
+
+    def fail(read, targets):
+        raise AssertionError("a bug")
+
+    monkeypatch.setattr(LimitedRead, "read", fail)
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="a bug"):
+            world.replica_fetch((0, 0, {}), (1, 0, {}))
+    assert not any(world.partition("t", index).log_end_watchers for index in (0, 1))
