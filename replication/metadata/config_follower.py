@@ -68,25 +68,28 @@ class ConfigFollower:
         self._topics.pop(name, None)
 
     def _on_notices(self, event: WatchEvent) -> None:
-        self._post("configurations changed", self._follow)
+        self._post("configurations changed", self.follow)
 
-    async def _follow(self) -> None:
+    async def follow(self) -> None:
+        """Read the configurations to which new notices point; call it again if it failed. Raises MetadataStoreError."""
         notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
+        new = [name for name in notices if name > self._last_notice]
         changed = set()
-        for name in notices:
-            if name > self._last_notice:
-                self._last_notice = name
-                path = f"{znodes.CONFIG_CHANGES}/{name}"
-                try:
-                    changed.add(await read_node(self._store, path, lambda node: znodes.decode_config_change(node.data)))
-                except NoNodeError:
-                    logger.debug("a notice of a changed configuration was removed path=%s", path)
-                except StoreDamagedError as error:
-                    logger.error("a notice of a changed configuration cannot be read: %s", error)
-        for entity_path in sorted(changed):
-            await self._follow_one(entity_path)
-        if changed:
-            self._cache.publish()
+        for name in new:
+            path = f"{znodes.CONFIG_CHANGES}/{name}"
+            try:
+                changed.add(await read_node(self._store, path, lambda node: znodes.decode_config_change(node.data)))
+            except NoNodeError:
+                logger.debug("a notice of a changed configuration was removed path=%s", path)
+            except StoreDamagedError as error:
+                logger.error("a notice of a changed configuration cannot be read: %s", error)
+        try:
+            for entity_path in sorted(changed):
+                await self._follow_one(entity_path)
+        finally:
+            if changed:
+                self._cache.publish()
+        self._last_notice = max(new, default=self._last_notice)
 
     async def _follow_one(self, entity_path: str) -> None:
         if entity_path.startswith(_TOPIC_PREFIX):

@@ -24,7 +24,7 @@ from odradek.protocol.messages.update_metadata import (
 )
 from odradek.protocol.records import build_batch
 from odradek.protocol.types import ZERO_UUID
-from odradek.replication.controller.events import EventLoop, ImmediateExecutor
+from odradek.replication.controller.events import EventKind, EventLoop, ImmediateExecutor
 from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
@@ -32,7 +32,7 @@ from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata
 from odradek.replication.metadata.loader import count_partitions
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.replication.tests.support import SomeBrokerConfig, memory_logs
@@ -379,6 +379,38 @@ def test_a_notice_changes_the_configuration_of_a_topic_in_use(member):
     run_now(other.set(znodes.topic_config_path("t"), znodes.encode_config({})))
     run_now(other.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True))
     assert log.config.retention_ms != 77
+
+
+@pytest.mark.parametrize("read", ["get_children", "get", "get_many"])
+def test_a_configuration_that_could_not_be_read_is_read_again(monkeypatch, read):
+    """The notice was not read again, and without a watch neither were later ones."""
+    server = MemoryMetadataServer()
+    store, other = server.connect(), server.connect()
+    run_now(prepare_store(store, "a-cluster"))
+    failures = []
+    events = EventLoop(ImmediateExecutor())
+    events.on_failure = lambda: failures.append(read)
+    cache = ClusterMetadata()
+    follower = ConfigFollower(store, cache, partial(events.post, EventKind.CONFIGURATION))
+    run_now(follower.start())
+
+    async def fail(*arguments):
+        raise StoreUnavailableError("access is denied")
+
+    def change(data):
+        run_now(other.set(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": data})))
+        notice = znodes.encode_config_change("topics/t")
+        run_now(other.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True))
+
+    run_now(other.create(znodes.topic_config_path("t")))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, read, fail)
+        change("1")
+    assert failures == [read]
+    run_now(follower.follow())
+    assert cache.topic_configs["t"] == {"retention.ms": "1"}
+    change("2")
+    assert cache.topic_configs["t"] == {"retention.ms": "2"}
 
 
 def test_a_failed_directory_is_reported_for_its_partitions(member):

@@ -32,6 +32,7 @@ from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.events import EventKind, EventLoop
 from odradek.replication.controller.leader_rebalance import LeaderRebalance
 from odradek.replication.controller.propagation.propagation import Propagation
+from odradek.replication.controller.repetition import Repetition
 from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
 from odradek.replication.metadata.broker_configs import BrokerConfigs
@@ -230,7 +231,12 @@ class ClusterMembership:
             raise
         store.add_session_listener(self._controlled_shutdown.on_session)
         self._opened = OpenedStore(store, controller, cluster_id)
-        self._configs = ConfigFollower(store, self._metadata, self._post)
+        configs = self._configs = ConfigFollower(store, self._metadata, self._post)
+        self._events.on_failure = Repetition(
+            self._delayed_tasks.run_later,
+            lambda: self._post("read changed configurations again", configs.follow),
+            environment.now_ms,
+        ).schedule
         changes = MemberConfigChanges(store, self._metadata, self._configs, environment.now_ms)
         self._config_target = MemberConfigTarget(config.node_id, self._metadata, changes, self._events)
         return self._opened
