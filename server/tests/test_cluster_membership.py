@@ -6,12 +6,16 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from odradek.replication.controller.registration import prepare_store
+from odradek.replication.controller.repetition import FIRST_REPETITION_MS
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.server import broker_ids
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
+from odradek.server.membership import cluster
 from odradek.server.tests.broker_network import FakeNetwork
 
 MIB = 1 << 20
@@ -60,3 +64,33 @@ def test_a_generated_id_leaves_no_parts_without_the_id(monkeypatch):
     run_now(broker._settle_id())
     assert broker.config.node_id == 1001
     assert len(broker._image.listeners) == count > 0
+
+
+def test_failed_reads_of_configurations_are_repeated(monkeypatch):
+    network = FakeNetwork()
+    membership: Any = make_broker(network, broker_id=1)._membership
+    store: Any = MemoryMetadataServer().connect()
+
+    async def open_store(environment, config):
+        return store
+
+    async def lay_out(environment, directories, store):
+        await prepare_store(store, "a-cluster")
+        return "a-cluster"
+
+    monkeypatch.setattr(cluster, "open_zookeeper_store", open_store)
+    monkeypatch.setattr(cluster, "lay_out_store", lay_out)
+    opened = Deferred.fromCoroutine(membership.open())
+    assert opened.called
+    reads = []
+
+    async def fail():
+        raise StoreUnavailableError("access is denied")
+
+    async def follow():
+        reads.append(network.clock.seconds())
+
+    membership._configs.follow = follow
+    membership._post("configurations changed", fail)
+    network.clock.pump([0, 0, FIRST_REPETITION_MS / 1000, 0, 0])
+    assert len(reads) == 1
