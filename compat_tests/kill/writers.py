@@ -90,7 +90,8 @@ class Writer(ABC):
         try:
             self._run()
         except Exception as error:
-            self.ledger.troubles.append(f"ended with {error!r}")
+            # First: the end destroys the producer, which then fails all of its records.
+            self.ledger.troubles.insert(0, f"ended with {error!r}")
 
     @abstractmethod
     def _run(self) -> None: ...

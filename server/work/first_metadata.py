@@ -2,7 +2,9 @@
 
 Its metadata cache is empty until the controller has sent the topics. Until then clients would get
 UNKNOWN_TOPIC_OR_PARTITION for existing topics, and producers fail records of missing topics. Therefore requests for
-metadata wait, for at most `MAX_WAIT_S` after the start: the controller sends no topics that never had a leader.
+metadata wait. At the latest `MAX_WAIT_S` after the start they get what a controller has sent: it sends no topics that
+never had a leader. While no controller has sent anything, for example because the broker is isolated, they get
+LEADER_NOT_AVAILABLE after at most `MAX_WAIT_S`, and clients ask another broker.
 """
 
 from collections.abc import Coroutine
@@ -46,7 +48,7 @@ class FirstMetadata:
         self.is_awaited = True
         self._expects_topics = has_topics
         self._cache.listeners.append(self._on_metadata)
-        self._expiry = self._clock.callLater(MAX_WAIT_S, self._end)
+        self._expiry = self._clock.callLater(MAX_WAIT_S, self._expire)
 
     def wait(self) -> Wait[None]:
         """Return a Deferred of the end of the wait. Without a controller it fails with LEADER_NOT_AVAILABLE."""
@@ -69,9 +71,19 @@ class FirstMetadata:
             self.stop()
             self._end()
 
+    def _expire(self) -> None:
+        if self._cache.controller_id == NO_CONTROLLER:
+            self._expiry = self._clock.callLater(MAX_WAIT_S, self._expire)
+            self._release_all()
+        else:
+            self._end()
+
     def _end(self) -> None:
         self.is_awaited = False
         self._cache.listeners.remove(self._on_metadata)
+        self._release_all()
+
+    def _release_all(self) -> None:
         waiting, self._waiting = self._waiting, []
         self._executor.start(self._release(waiting))
 
