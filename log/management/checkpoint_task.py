@@ -191,21 +191,24 @@ class OffsetCheckpoints:
         """Remove the entries of deleted logs in a directory, in a thread, then call `done` as in `write_log_starts`."""
         self._request(self._removals, path, done)
 
-    def remove_deleted_now(self, path: str) -> None:
-        """Remove the entries of deleted logs in a directory. Blocks; raises LogDirFailure, ShortageError."""
+    def remove_deleted_now(self, path: str, new: Key) -> None:
+        """Remove the entries of deleted logs in a directory. Blocks; raises LogDirFailure, ShortageError.
+
+        Those of `new` are removed as well: a log that was moved to another directory may have left them.
+        """
         for file_name in ALL_CHECKPOINTS:
-            write = self._prepare_removal(path, file_name)
+            write = self._prepare_removal(path, file_name, new)
             if write is not None:
                 write()
 
-    def _prepare_removal(self, path: str, file_name: str) -> Callable[[], None] | None:
-        """Prepare a checkpoint's content without the entries of deleted logs. The other entries may be outdated."""
+    def _prepare_removal(self, path: str, file_name: str, new: Key | None = None) -> Callable[[], None] | None:
+        """Prepare a checkpoint's content without the entries of deleted logs and of `new`. Others may be outdated."""
         directory, table = self._log_dirs.by_path[path], self._table
         recorded = directory.recorded_offsets(file_name).items()
         kept = {
             key: offset
             for key, offset in recorded
-            if key in table.logs or key in table.future_logs or key in table.offline
+            if (key in table.logs or key in table.future_logs or key in table.offline) and key != new
         }
         return directory.prepare_checkpoint(file_name, kept)
 

@@ -220,7 +220,7 @@ class LogCreation:
             raise LogDirFailure(directory.path, f"an incomplete log cannot be removed: {error}") from error
 
     def _remove_checkpoints_of(self, key: Key, directory: LogDirectory, checked: list[LogDirectory]) -> None:
-        """Remove entries of a deleted log of that name, durably. Raises LogDirFailure, ShortageError.
+        """Remove entries of an earlier log of that name, durably. Raises LogDirFailure, ShortageError.
 
         After a crash they would truncate or empty the new log in `directory`. Entries in other directories, which would
         be attributed to the new log as if it had been moved from there, are removed unless a resource is short.
@@ -229,7 +229,7 @@ class LogCreation:
             if not other.may_have_checkpoint_of(key):
                 continue
             try:
-                self._checkpoints.remove_deleted_now(other.path)
+                self._checkpoints.remove_deleted_now(other.path, key)
             except (LogDirFailure, ShortageError) as error:
                 if other is directory:
                     raise

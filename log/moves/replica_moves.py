@@ -103,7 +103,8 @@ class ReplicaMoves:
             move.is_cancelled = True
         self._waiting = deque(move for move in self._waiting if move.key != key)
         run = self._running.get(key)
-        if run is None:
+        if run is None or run.steps is None:
+            # Otherwise the end of its steps does this.
             self._parts.cleaner.paused.discard(key)
         if run is not None and run.move.future is future:
             # Its work in a thread uses the directory.
@@ -229,7 +230,7 @@ class ReplicaMoves:
             )
         future_logs = self._parts.table.future_logs
         if not move.is_cancelled and not move.is_replaced and future_logs.get(move.key) is move.future:
-            del future_logs[move.key]
+            self._parts.table.remove_future(move.key)
             run.is_removed = not isinstance(error, LogDirFailure)
 
     def _end(self, run: "_Run", steps: MoveSteps) -> None:

@@ -6,8 +6,9 @@ from typing import NoReturn
 import pytest
 
 from odradek.log.management.loading import DuplicateLogError
+from odradek.log.moves.move import ReplicaMove
 from odradek.log.partition_log import PartitionLog
-from odradek.log.storage.checkpoints import RECOVERY_POINTS_FILE, read_offsets
+from odradek.log.storage.checkpoints import RECOVERY_POINTS_FILE, REPLACED_REPLICA_FILE, read_offsets
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import (
@@ -255,3 +256,57 @@ def test_a_log_outlives_a_rename_that_succeeded_with_an_error(monkeypatch):
         open_manager(fs)
     fs.remove_tree(f"{other(log)}/t-0")
     assert values(served(open_manager(fs))) == numbered(201)
+
+
+def test_a_future_log_gets_no_recovery_point_of_an_earlier_log_in_its_directory():
+    """After a crash its unsynced batches would count as flushed, and a torn one would replace a record."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    home = log.log_directory
+    log.flush(0)
+    run_until(manager, 0, 61_000)
+    threads.run()
+    begin(manager, log)
+    threads.run()
+    assert KEY in read_offsets(fs, f"{home}/{RECOVERY_POINTS_FILE}")
+    begin(manager, served(manager))
+    assert read_offsets(fs, f"{home}/{RECOVERY_POINTS_FILE}") == {}
+
+
+def test_a_log_is_compacted_after_its_next_move_is_cancelled_while_the_last_one_removes_its_mark():
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    while True:
+        work, done = threads.waiting.pop(0)
+        work()
+        if fs.exists(f"{log.directory}/{REPLACED_REPLICA_FILE}"):
+            break
+        done(None)
+    manager.move_log(*KEY, log.log_directory, 0)
+    done(None)
+    assert len(threads.waiting) == 1
+    begin(manager, log)
+    manager.move_log(*KEY, log.log_directory, 0)
+    threads.run()
+    assert not fs.exists(f"{log.directory}/{REPLACED_REPLICA_FILE}")
+    assert manager.cleaner.paused == set()
+
+
+def test_the_future_log_of_a_move_that_failed_is_reported_as_removed(monkeypatch):
+    """A checkpoint that is being collected would get its entry otherwise."""
+    threads = Threads()
+    manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
+    begin(manager, create(manager))
+    removed: list[tuple[str, int]] = []
+    manager.table.removal_listeners.append(removed.append)
+    monkeypatch.setattr(ReplicaMove, "_copy_region", fail_by_defect)
+    threads.run()
+    assert manager.table.future_logs == {}
+    assert removed == [KEY]
+
+
+def fail_by_defect(move: ReplicaMove) -> NoReturn:
+    raise ValueError("a defect")
