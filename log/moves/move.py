@@ -378,8 +378,12 @@ class ReplicaMove:
         self._parts.fs.sync_directory(self.future.directory)
 
     def _mark(self) -> None:
-        """Record durably that the current log is about to be replaced."""
+        """Record durably that the current log is about to be replaced.
+
+        The start compares the topic ids of both logs, and that of a new log may not be synced yet.
+        """
         directory = self.current.directory
+        self._parts.fs.sync_path(self.current.state.topic_id_path)
         write_whole(self._parts.fs, f"{directory}/{REPLACED_REPLICA_FILE}", sync=True)
         self._parts.fs.sync_directory(directory)
 

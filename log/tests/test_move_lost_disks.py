@@ -158,6 +158,24 @@ def test_the_next_move_waits_until_the_mark_of_the_cancelled_one_is_removed():
     assert served(manager).log_directory == other(log)
 
 
+def test_the_topic_id_of_a_replaced_log_is_durable_with_its_mark():
+    """The log is so new that its topic id is not synced yet. Without topic ids the next start would be refused."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    assert len(threads.waiting) == 1, "the sync of its name"
+    threads.waiting.clear()
+    log.active_segment.file.sync()
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    fs.crash()
+    again = open_manager(fs)
+    assert (served(again).log_directory, values(served(again))) == (other(log), numbered(200))
+    run_until(again, 0, 2_000)
+    assert folders(fs, log.log_directory) == []
+
+
 def test_a_move_that_waits_for_space_has_no_mark():
     fs, threads = MemoryFileSystem(), Threads()
     manager = open_manager(fs, run_in_thread=threads)
