@@ -34,7 +34,8 @@ class ReplicaMoves:
         self._run_in_thread = run_in_thread
         # Moves that have begun, with and without a slot.
         self._running: dict[Key, _Run] = {}
-        self._waiting: deque[ReplicaMove] = deque()
+        # Moves that have not begun, in the order of their requests.
+        self._waiting: dict[Key, ReplicaMove] = {}
         # Runs without a slot: those that can continue, and those that wait for the throttle.
         self._ready: deque[_Run] = deque()
         self._throttled: deque[_Run] = deque()
@@ -49,7 +50,7 @@ class ReplicaMoves:
         move = ReplicaMove(key, table.logs[key], table.future_logs[key], self._parts)
         logger.info("moving replica from=%s to=%s", move.current.directory, move.future.log_directory)
         self._parts.cleaner.paused.add(key)
-        self._waiting.append(move)
+        self._waiting[key] = move
         self._fill_slots()
 
     def cancel(self, key: Key) -> None:
@@ -92,8 +93,9 @@ class ReplicaMoves:
                 run.steps.close()
 
     def _moves_of(self, key: Key) -> list[ReplicaMove]:
-        running = [run.move for run in self._running.values()]
-        return [move for move in (*running, *self._waiting) if move.key == key and not move.is_replaced]
+        run = self._running.get(key)
+        moves = (None if run is None else run.move, self._waiting.get(key))
+        return [move for move in moves if move is not None and not move.is_replaced]
 
     def _stop(self, key: Key, *, is_removed: bool) -> None:
         future = self._parts.table.remove_future(key)
@@ -101,7 +103,7 @@ class ReplicaMoves:
             return
         for move in self._moves_of(key):
             move.is_cancelled = True
-        self._waiting = deque(move for move in self._waiting if move.key != key)
+        self._waiting.pop(key, None)
         run = self._running.get(key)
         if run is None or run.steps is None:
             # Otherwise the end of its steps does this.
@@ -154,10 +156,10 @@ class ReplicaMoves:
         """Return the next run for a free slot. A partition's last move may still have to retire its old directory."""
         if (run := _pop_running(self._ready)) is not None:
             return run
-        for move in self._waiting:
-            if move.key not in self._running:
-                self._waiting.remove(move)
-                run = self._running[move.key] = _Run(move)
+        for key, move in self._waiting.items():
+            if key not in self._running:
+                del self._waiting[key]
+                run = self._running[key] = _Run(move)
                 return run
         if self._throttled and not self._parts.throttle.is_exceeded():
             return _pop_running(self._throttled)

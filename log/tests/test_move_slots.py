@@ -3,6 +3,8 @@
 import errno
 
 from odradek.log.log_manager import LogManager
+from odradek.log.management.log_table import Key
+from odradek.log.moves.move import ReplicaMove
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, opened, run_due, run_until
@@ -138,3 +140,35 @@ def test_a_cancelled_throttled_move_frees_no_slot_twice():
         run_due(manager, now_ms)
         threads.run()
     assert moved(manager) == list(range(6, 12))
+
+
+def test_a_disk_failure_ends_many_moves_in_linear_time(monkeypatch):
+    """All of them end in one turn of the reactor."""
+    throttle, reads = Throttle(), 0
+    throttle.is_over = True
+
+    def read_key(move: ReplicaMove) -> Key:
+        nonlocal reads
+        reads += 1
+        key: Key = move.__dict__["key"]
+        return key
+
+    def set_key(move: ReplicaMove, key: Key) -> None:
+        move.__dict__["key"] = key
+
+    monkeypatch.setattr(ReplicaMove, "key", property(read_key, set_key), raising=False)
+    threads = Threads()
+    manager = open_manager(MemoryFileSystem(), move_throttle=throttle, run_in_thread=threads)
+    begin_all(manager, create_logs(manager, 200, b"0"))
+    run_until(manager, 0, 500)
+    threads.run()
+    run_until(manager, 500, 1_000)
+    begin_all(manager, create_logs(manager, 200, b"0"))
+    reads = 0
+    manager.fail_directory(B, OSError("dead"))
+    assert manager.table.future_logs == {}
+    assert reads < 400 * 10
+    throttle.is_over = False
+    run_until(manager, 1_000, 2_000)
+    threads.run()
+    assert moved(manager) == []
