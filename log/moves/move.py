@@ -139,6 +139,8 @@ class ReplicaMove:
         self._is_retired = False
         self._is_ended = False
         self._parts = parts
+        # Where the mark was written last. After a deletion meanwhile it may be the directory of another log.
+        self._marked_directory = current.directory
         self._unflushed_bytes = 0
         # The lowest end of the current log since the last comparison; the logs are not compared yet.
         self._truncated_to: int | None = INT64_MAX
@@ -382,14 +384,14 @@ class ReplicaMove:
 
         The start compares the topic ids of both logs, and that of a new log may not be synced yet.
         """
-        directory = self.current.directory
+        directory = self._marked_directory = self.current.directory
         self._parts.fs.sync_path(self.current.state.topic_id_path)
         write_whole(self._parts.fs, f"{directory}/{REPLACED_REPLICA_FILE}", sync=True)
         self._parts.fs.sync_directory(directory)
 
     def unmark(self) -> None:
         """Record durably that the current log is not replaced. Blocks. Raises LogDirFailure, ShortageError."""
-        fs, directory = self._parts.fs, self.current.directory
+        fs, directory = self._parts.fs, self._marked_directory
 
         def remove() -> None:
             if remove_if_exists(fs, f"{directory}/{REPLACED_REPLICA_FILE}"):

@@ -10,8 +10,19 @@ from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
+from odradek.log.storage.filesystem import File
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.managers import TOPIC_ID, append, folders, opened, refuse_new_files, run_due, run_until, served
+from odradek.log.tests.managers import (
+    NEW_ID,
+    TOPIC_ID,
+    append,
+    folders,
+    opened,
+    refuse_new_files,
+    run_due,
+    run_until,
+    served,
+)
 from odradek.log.tests.test_move_crashes import Workload, stop_between_the_renames
 from odradek.log.tests.test_moves import KEY, SMALL_SEGMENTS, A, B, begin, create, numbered, open_manager, other, values
 from odradek.log.tests.threads import Threads
@@ -137,6 +148,30 @@ def test_a_move_that_ends_removes_its_mark(is_cancelled):
     assert not is_marked(fs, log)
     fs.lost.add(other(log))
     assert values(served(open_manager(fs))) == numbered(200)
+
+
+def test_a_topic_that_is_created_again_while_its_log_is_marked_has_no_mark(monkeypatch):
+    """The thread that writes the mark has the path of the deleted log, which is that of the new one."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    home = log.log_directory
+    open_file = fs.open
+
+    def delete_first(path: str, *, create: bool = False) -> File:
+        if path.endswith(REPLACED_REPLICA_FILE) and served(manager) is log:
+            manager.delete_log(*KEY)
+            manager.prefer_directory(*KEY, home)
+            manager.create_log(*KEY, NEW_ID, 0)
+        return open_file(path, create=create)
+
+    monkeypatch.setattr(fs, "open", delete_first)
+    begin(manager, log)
+    threads.run()
+    new = served(manager)
+    assert new is not log
+    assert new.log_directory == home
+    assert not is_marked(fs, new)
 
 
 def test_the_next_move_waits_until_the_mark_of_the_cancelled_one_is_removed():
