@@ -25,9 +25,6 @@ Otherwise recovery would treat batches that are appended then as flushed or comp
 checkpoints are above the new end.
 """
 
-PrepareWrite = Callable[[str, str], Callable[[], None] | None]
-"""Returns the write of a checkpoint, given log directory and file name, for any thread; None if none is necessary."""
-
 _AFTER_ROLL_MS = 1_000
 
 _LOGS_PER_STEP: Final = 500
@@ -51,9 +48,10 @@ class OffsetCheckpoints:
         self._run_in_thread = run_in_thread
         self._cleaned = cleaned
         paths = log_dirs.by_path
-        self._log_start_writes = {path: self._shared_write(path, (LOG_START_OFFSETS_FILE,)) for path in paths}
-        self._truncation_writes = {path: self._shared_write(path, TRUNCATED_CHECKPOINTS) for path in paths}
-        self._removals = {path: self._shared_write(path, ALL_CHECKPOINTS, self._prepare_removal) for path in paths}
+        prepare = self._prepare_several
+        self._log_start_writes = {path: self._shared_write(path, prepare, LOG_START_OFFSETS_FILE) for path in paths}
+        self._truncation_writes = {path: self._shared_write(path, prepare, *TRUNCATED_CHECKPOINTS) for path in paths}
+        self._removals = {path: self._shared_write(path, self._prepare_removals) for path in paths}
         # Directories for which a write of the recovery points is scheduled.
         self._scheduled: set[str] = set()
 
@@ -153,14 +151,16 @@ class OffsetCheckpoints:
 
         self._schedule.once(_AFTER_ROLL_MS, write)
 
+    def _prepare_several(self, path: str, *file_names: str) -> list[Callable[[], None]]:
+        return [write for name in file_names if (write := self.prepare(path, name)) is not None]
+
     def _shared_write(
-        self, path: str, file_names: Iterable[str], prepare_one: PrepareWrite | None = None
+        self, path: str, prepare_writes: Callable[..., list[Callable[[], None]]], *file_names: str
     ) -> SharedWrite:
-        """Make a shared write of checkpoints, each of which `prepare_one` prepares, by default with current content."""
-        prepare_one = prepare_one or self.prepare
+        """Make a shared write of the checkpoints of a directory that `prepare_writes(path, *file_names)` returns."""
 
         def prepare() -> Callable[[], None] | None:
-            writes = [write for name in file_names if (write := prepare_one(path, name)) is not None]
+            writes = prepare_writes(path, *file_names)
 
             def write_all() -> None:
                 for write in writes:
@@ -191,26 +191,32 @@ class OffsetCheckpoints:
         """Remove the entries of deleted logs in a directory, in a thread, then call `done` as in `write_log_starts`."""
         self._request(self._removals, path, done)
 
-    def remove_deleted_now(self, path: str, new: Key) -> None:
-        """Remove the entries of deleted logs in a directory. Blocks; raises LogDirFailure, ShortageError.
+    def remove_deleted_now(self, path: str) -> None:
+        """Remove the entries of deleted logs in a directory. Blocks; raises LogDirFailure, ShortageError."""
+        for write in self._prepare_removals(path):
+            write()
 
-        Those of `new` are removed as well: a log that was moved to another directory may have left them.
+    def _prepare_removals(self, path: str) -> list[Callable[[], None]]:
+        """Prepare checkpoints without the entries of logs that were deleted or moved to another directory.
+
+        The other entries may be outdated.
         """
+        directory, kept = self._log_dirs.by_path[path], self._keys_in(path)
+        writes = []
         for file_name in ALL_CHECKPOINTS:
-            write = self._prepare_removal(path, file_name, new)
+            recorded = directory.recorded_offsets(file_name).items()
+            write = directory.prepare_checkpoint(file_name, {key: offset for key, offset in recorded if key in kept})
             if write is not None:
-                write()
+                writes.append(write)
+        return writes
 
-    def _prepare_removal(self, path: str, file_name: str, new: Key | None = None) -> Callable[[], None] | None:
-        """Prepare a checkpoint's content without the entries of deleted logs and of `new`. Others may be outdated."""
-        directory, table = self._log_dirs.by_path[path], self._table
-        recorded = directory.recorded_offsets(file_name).items()
-        kept = {
-            key: offset
-            for key, offset in recorded
-            if (key in table.logs or key in table.future_logs or key in table.offline) and key != new
-        }
-        return directory.prepare_checkpoint(file_name, kept)
+    def _keys_in(self, path: str) -> set[Key]:
+        """Return the partitions that have a log in a log directory."""
+        table, has_one = self._table, len(self._log_dirs.by_path) == 1
+        logs = chain(table.logs.items(), table.future_logs.items())
+        keys = {key for key, log in logs if has_one or log.log_directory == path}
+        keys.update(key for key, directory in table.offline.items() if directory.rpartition("/")[0] == path)
+        return keys
 
     def _request(self, writes: Mapping[str, SharedWrite], path: str, done: Done) -> None:
         directory = self._log_dirs.by_path[path]

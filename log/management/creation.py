@@ -229,7 +229,7 @@ class LogCreation:
             if not other.may_have_checkpoint_of(key):
                 continue
             try:
-                self._checkpoints.remove_deleted_now(other.path, key)
+                self._checkpoints.remove_deleted_now(other.path)
             except (LogDirFailure, ShortageError) as error:
                 if other is directory:
                     raise

@@ -274,6 +274,23 @@ def test_a_future_log_gets_no_recovery_point_of_an_earlier_log_in_its_directory(
     assert read_offsets(fs, f"{home}/{RECOVERY_POINTS_FILE}") == {}
 
 
+def test_logs_that_move_back_at_once_share_the_removal_of_their_checkpoint_entries():
+    """It syncs files in the reactor's thread."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    for partition in range(3):
+        manager.prefer_directory("t", partition, A)
+        append(manager.create_log("t", partition, TOPIC_ID, 0), b"0")
+    run_until(manager, 0, 61_000)
+    threads.run()
+    for partition in range(3):
+        manager.move_log("t", partition, B, 61_000)
+    threads.run()
+    assert len(read_offsets(fs, f"{A}/{RECOVERY_POINTS_FILE}")) == 3
+    manager.move_log("t", 0, A, 61_000)
+    assert read_offsets(fs, f"{A}/{RECOVERY_POINTS_FILE}") == {}
+
+
 def test_a_log_is_compacted_after_its_next_move_is_cancelled_while_the_last_one_removes_its_mark():
     fs, threads = MemoryFileSystem(), Threads()
     manager = open_manager(fs, run_in_thread=threads)
