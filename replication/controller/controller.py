@@ -85,10 +85,12 @@ class Controller:
         publisher: MetadataPublisher,
         broker_id: int,
         now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
         propagation: Propagation | None = None,
         random: RandomSource | None = None,
     ) -> None:
         self._events = EventLoop(ImmediateExecutor())
+        self._monotonic_ms = monotonic_ms
         self.context = ControllerContext(
             store, publisher, broker_id, now_ms, self._events.executor.pause, propagation
         )
@@ -306,7 +308,7 @@ class Controller:
             # The server sets it later.
             lambda delay_ms, task: self.deletion.run_later(delay_ms, task),
             lambda: self._events.post(EventKind.CONTROLLER, description, work),
-            self.context.now_ms,
+            self._monotonic_ms,
         )
 
     def _repeat_events(self) -> None:

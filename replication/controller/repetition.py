@@ -18,12 +18,12 @@ class Repetition:
     repetition: the outcome of some work is known only if it fails.
     """
 
-    def __init__(self, run_later: RunLater, begin: Callable[[], None], now_ms: Callable[[], int]) -> None:
+    def __init__(self, run_later: RunLater, begin: Callable[[], None], monotonic_ms: Callable[[], int]) -> None:
         self.is_scheduled = False
         self._run_later = run_later
         self._begin = begin
-        self._now_ms = now_ms
-        self._begun_ms = now_ms()
+        self._monotonic_ms = monotonic_ms
+        self._begun_ms = monotonic_ms()
         self._interval_ms = FIRST_REPETITION_MS
 
     def schedule(self) -> None:
@@ -31,14 +31,14 @@ class Repetition:
         if self.is_scheduled:
             return
         self.is_scheduled = True
-        if self._now_ms() - self._begun_ms > LONGEST_REPETITION_MS:
+        if self._monotonic_ms() - self._begun_ms > LONGEST_REPETITION_MS:
             self.succeed()
         self._run_later(self._interval_ms, self._run)
         self._interval_ms = min(2 * self._interval_ms, LONGEST_REPETITION_MS)
 
     async def _run(self) -> None:
         self.is_scheduled = False
-        self._begun_ms = self._now_ms()
+        self._begun_ms = self._monotonic_ms()
         self._begin()
 
     def succeed(self) -> None:

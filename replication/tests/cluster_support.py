@@ -280,7 +280,7 @@ class World:
     def __init__(self, broker_ids=(1, 2, 3), seed=None):
         self.chooser = random.Random(seed) if seed is not None else None
         self.executor = ClusterExecutor(self.chooser)
-        self.now_ms = 0
+        self.monotonic_ms = 0
         self.server = MemoryMetadataServer()
         self.observer = self.server.connect()
         self.fakes = {}
@@ -364,7 +364,8 @@ class Node:
             self.store,
             self.propagation,
             fake.broker_id,
-            lambda: world.now_ms,
+            lambda: 0,
+            lambda: world.monotonic_ms,
             self.propagation,
             random.Random(fake.broker_id),
         )

@@ -82,7 +82,7 @@ class Cluster:
         self.logs.topic_config = self.configs.topic
         self.replicas = ReplicaManager(broker_id, self.image, self.configs, self.logs, lambda: self.now_ms)
         self.logs.log_dirs.on_failure = self.replicas.directory_failed
-        self.controller = Controller(self.store, LocalPublisher(self.image), broker_id, lambda: self.now_ms)
+        self.controller = Controller(self.store, LocalPublisher(self.image), broker_id, lambda: self.now_ms, lambda: 0)
         self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed), self.replicas.applied)
         self.config_admin = ConfigAdmin(self.controller, self.configs)
         self.describer = ConfigDescriber(broker_id, self.image, self.configs)

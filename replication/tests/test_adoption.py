@@ -34,7 +34,7 @@ class Start:
         self.server = server or MemoryMetadataServer()
         self.store = self.server.connect()
         self.image = ClusterMetadata()
-        self.controller = Controller(self.store, LocalPublisher(self.image), 1, lambda: now_ms)
+        self.controller = Controller(self.store, LocalPublisher(self.image), 1, lambda: now_ms, lambda: 0)
         run_now(prepare_store(self.store, "a-cluster", begins_adoption=True))
         self.adoption = Adoption(self.controller, kraft, static or {})
         self.loading = ClusterMetadata()

@@ -17,7 +17,7 @@ from odradek.replication.tests.test_topic_admin import create, new
 
 
 def controller(server, broker_id):
-    return Controller(server.connect(), LocalPublisher(ClusterMetadata()), broker_id, lambda: 5)
+    return Controller(server.connect(), LocalPublisher(ClusterMetadata()), broker_id, lambda: 5, lambda: 0)
 
 
 def start(server, broker_id, **options):

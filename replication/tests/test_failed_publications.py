@@ -132,6 +132,6 @@ def test_a_failure_long_after_the_last_repetition_is_repeated_soon(world, later)
     assert repeat(world, later) == 1000
     controller.on_publication_failed()
     assert repeat(world, later) == 2000
-    world.now_ms += LONGEST_REPETITION_MS + 1
+    world.monotonic_ms += LONGEST_REPETITION_MS + 1
     controller.on_publication_failed()
     assert repeat(world, later) == 1000

@@ -220,7 +220,13 @@ class ClusterMembership:
             )
             random = environment.random_source
             controller = Controller(
-                store, propagation, config.node_id, environment.now_ms, propagation, random
+                store,
+                propagation,
+                config.node_id,
+                environment.now_ms,
+                environment.monotonic_ms,
+                propagation,
+                random,
             )
             controller.run_on(self._pacing)
             controller.reassignments.stop_replicas = propagation.delete_replicas
@@ -235,7 +241,7 @@ class ClusterMembership:
         self._events.on_failure = Repetition(
             self._delayed_tasks.run_later,
             lambda: self._post("read changed configurations again", configs.follow),
-            environment.now_ms,
+            environment.monotonic_ms,
         ).schedule
         changes = MemberConfigChanges(store, self._metadata, self._configs, environment.now_ms)
         self._config_target = MemberConfigTarget(config.node_id, self._metadata, changes, self._events)

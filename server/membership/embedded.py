@@ -93,7 +93,7 @@ class EmbeddedMembership:
         try:
             cluster_id = await lay_out_store(environment, self._directories, store, begins_adoption=is_adopting)
             publisher = LocalPublisher(self.assignments)
-            controller = Controller(store, publisher, config.node_id, environment.now_ms)
+            controller = Controller(store, publisher, config.node_id, environment.now_ms, environment.monotonic_ms)
             controller.deletion.run_later = self._delayed_tasks.run_later
             if is_adopting:
                 self._kraft = self._find_kraft_metadata()

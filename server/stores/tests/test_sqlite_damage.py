@@ -113,7 +113,7 @@ def test_damage_while_the_store_is_in_use_is_reported(tmp_path):
 
 def test_a_node_that_cannot_be_decoded_is_named(tmp_path):
     store = filled(tmp_path)
-    controller = Controller(store, LocalPublisher(ClusterMetadata()), 1, lambda: 0)
+    controller = Controller(store, LocalPublisher(ClusterMetadata()), 1, lambda: 0, lambda: 0)
     run_now(store.create("/brokers/topics/t", b'{"version":3,"partitions":'))
     with pytest.raises(StoreDamagedError, match="its node /brokers/topics/t cannot be decoded") as failure:
         run_now(controller.start(registration(1)))
