@@ -8,7 +8,7 @@ from odradek.log.storage.filesystem import storage_error
 
 
 class Wait(Enum):
-    """What a move waits for, other than work or a time."""
+    """A condition that a move waits for."""
 
     THROTTLE = auto()
     """The throttle is exceeded."""

@@ -1,5 +1,7 @@
 """Crashes of the machine during a move of a replica: no durable record is lost, and one directory is served."""
 
+import itertools
+from collections.abc import Iterator
 from random import Random
 
 import pytest
@@ -56,22 +58,33 @@ class Workload:
             self.durable = log.log_end_offset
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("seed", "lose_names"), [(None, True), (1, False)])
-def test_a_crash_at_any_change_loses_no_durable_record(seed, lose_names):
-    at, homes = 0, set()
+def crash_at_each_change(seed: int | None, *, lose_names: bool) -> Iterator[Workload]:
+    """Run the workload until its first change, until its second, and so on, then completely, each followed by a crash.
+
+    Yield the workload. With a seed a random part of what was not synced survives.
+    """
     is_complete = False
-    while not is_complete:
-        at += 1
-        fs = MemoryFileSystem()
-        workload = Workload(fs)
-        fs.crash_at(at)
+    for at in itertools.count(1):
+        workload = Workload(MemoryFileSystem())
+        workload.fs.crash_at(at)
         try:
             workload.run()
             is_complete = True
         except SimulatedCrash:
             pass
-        fs.crash(None if seed is None else Random(seed * 10_000 + at), lose_names=lose_names)
+        workload.fs.crash(None if seed is None else Random(seed * 10_000 + at), lose_names=lose_names)
+        yield workload
+        if is_complete:
+            return
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "lose_names"), [(None, True), (1, False)])
+def test_a_crash_at_any_change_loses_no_durable_record(seed, lose_names):
+    at, homes = 0, set()
+    for workload in crash_at_each_change(seed, lose_names=lose_names):
+        at += 1
+        fs = workload.fs
         manager = open_manager(fs)
         assert manager.online_directories == [A, B]
         if workload.durable:

@@ -1,7 +1,6 @@
 """Crashes during a move of a replica, after which one of the two disks is lost, for a time or for good."""
 
 import errno
-from random import Random
 
 import pytest
 
@@ -11,7 +10,7 @@ from odradek.log.management.loading import DuplicateLogError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
 from odradek.log.storage.filesystem import File
-from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import (
     NEW_ID,
     TOPIC_ID,
@@ -23,7 +22,7 @@ from odradek.log.tests.managers import (
     run_until,
     served,
 )
-from odradek.log.tests.test_move_crashes import Workload, stop_between_the_renames
+from odradek.log.tests.test_move_crashes import crash_at_each_change, stop_between_the_renames
 from odradek.log.tests.test_moves import KEY, SMALL_SEGMENTS, A, B, begin, create, numbered, open_manager, other, values
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import KafkaError
@@ -250,18 +249,9 @@ def test_a_log_moves_from_a_full_disk():
 def test_a_crash_at_any_change_and_the_loss_of_a_disk(seed, lose_names, is_for_good, is_target):
     """Only the records that are on no other disk are lost, and no record is lost with a disk that returns."""
     at, not_served = 0, 0
-    is_complete = False
-    while not is_complete:
+    for workload in crash_at_each_change(seed, lose_names=lose_names):
         at += 1
-        fs = MemoryFileSystem()
-        workload = Workload(fs)
-        fs.crash_at(at)
-        try:
-            workload.run()
-            is_complete = True
-        except SimulatedCrash:
-            pass
-        fs.crash(None if seed is None else Random(seed * 10_000 + at), lose_names=lose_names)
+        fs = workload.fs
         if not workload.durable:
             continue
         durable, source = workload.durable, workload.source

@@ -175,22 +175,14 @@ class ControllerContext:
 
     async def encode_topic(self, topic: TopicMetadata, stopping: Stopping | None = None) -> bytes:
         """Encode a topic's node in steps, with `stopping` instead of the replicas that are being stopped now."""
-        further, topic_id = self.stopping if stopping is None else stopping, topic.topic_id
-        partitions = (
-            _add_stopping(partition, further[topic_id, index]) if (topic_id, index) in further else partition
-            for index, partition in enumerate(topic.partitions)
-        )
-        return await run_with_pauses(znodes.encode_topic_in_steps(topic_id, partitions), self.pause)
+        partitions = _iter_with_stopping(topic, self.stopping if stopping is None else stopping)
+        return await run_with_pauses(znodes.encode_topic_in_steps(topic.topic_id, partitions), self.pause)
 
     def with_stopping(self, topic: TopicMetadata) -> TopicMetadata:
         """Return a topic of the image with the replicas that are being stopped."""
         if not self.stopping:
             return topic
-        partitions = tuple(
-            _add_stopping(partition, self.stopping.get((topic.topic_id, index), ()))
-            for index, partition in enumerate(topic.partitions)
-        )
-        return topic._replace(partitions=partitions)
+        return topic._replace(partitions=tuple(_iter_with_stopping(topic, self.stopping)))
 
     def without_stopping(self, topic: TopicMetadata) -> TopicMetadata:
         """Return a topic of the store without the replicas that are being stopped."""
@@ -246,6 +238,12 @@ class ControllerContext:
             await self.write(operations)
         except MetadataStoreError as error:
             raise as_kafka_error(error) from error
+
+
+def _iter_with_stopping(topic: TopicMetadata, stopping: Stopping) -> Iterator[PartitionMetadata]:
+    for index, partition in enumerate(topic.partitions):
+        further = stopping.get((topic.topic_id, index))
+        yield partition if further is None else _add_stopping(partition, further)
 
 
 def _add_stopping(partition: PartitionMetadata, stopping: Sequence[int]) -> PartitionMetadata:

@@ -204,13 +204,11 @@ class _Fetch:
         try:
             self._read(read, self.targets)
         except BaseException:
-            if self.operation is not None:
-                self.operation.drop()
+            self._end_watches()
             raise
         self._add_refused(read, 0, len(self.refused))
         if not may_wait or self._has_read_enough(read):
-            if self.operation is not None:
-                self.operation.drop()
+            self._end_watches()
             return self._respond(read)
         if self.operation is None:
             self._watch(self._make_operation(), self.targets)
@@ -288,11 +286,9 @@ class _Fetch:
                 self.available_bytes = read.read_bytes
                 return None
         except BaseException:
-            if operation is not None:
-                operation.drop()
+            self._end_watches()
             raise
-        if operation is not None:
-            operation.drop()
+        self._end_watches()
         return (yield from self._respond_in_steps(read))
 
     def _read_again(self) -> ReadSteps:
@@ -377,6 +373,11 @@ class _Fetch:
             log_end = self.reader.isolation_level is None
             for target in targets:
                 operation.watch(target, log_end=log_end)
+
+    def _end_watches(self) -> None:
+        """Watch no partition any more, because the fetch does not wait."""
+        if self.operation is not None:
+            self.operation.drop()
 
     def _wait(self) -> "Deferred[FetchResponse]":
         """Wait for max_wait_ms, or for at most ENDED_INPUT_WAIT_MS if the client has closed its side of the connection.
