@@ -28,6 +28,7 @@ from odradek.log.segments.segment_files import (
     CorruptSegmentError,
     file_name,
 )
+from odradek.log.segments.segment_scan import SegmentScan
 from odradek.log.segments.transaction_index import CorruptTransactionIndexError
 from odradek.log.segments.transaction_index_check import check_transaction_index
 from odradek.log.state import LoadedState
@@ -355,9 +356,7 @@ class _Loader:
                 return True
         if segment.find_end()[1] < segment.size_bytes:
             # The file was truncated when its log was opened before, and a power loss undid that.
-            logger.warning(
-                "rebuilding segment because of bytes after its last batch file=%s", segment.path(LOG_SUFFIX)
-            )
+            logger.warning("rebuilding segment because of bytes after its last batch file=%s", segment.path(LOG_SUFFIX))
             return True
         return False
 
@@ -407,6 +406,38 @@ class _Loader:
 
     def _recover(self, segment: Segment, log_start_offset: int, index: int) -> str | None:
         """Scan a segment, truncate it at the first bad byte, and rebuild its indexes; return the flaw, or None."""
+        size_bytes, epochs = segment.size_bytes, self.epochs.entries
+        found = self._rebuild_segment(segment, log_start_offset, index, size_bytes)
+        if found.last_gap is not None and self._is_last_misplaced(found, index):
+            flaw = f"a batch has a base offset that does not fit, expected {found.last_gap[1]}"
+            self.epochs = LeaderEpochs(epochs)
+            self.epochs.dirty = True
+            found = self._rebuild_segment(segment, log_start_offset, index, found.last_gap[0])
+            found.flaw = flaw
+        removed_bytes = size_bytes - segment.size_bytes
+        report = self.report
+        report.verified_bytes += segment.size_bytes
+        if found.flaw is not None:
+            report.removed_bytes += removed_bytes
+        elif removed_bytes:
+            # Without `preallocate` the zeros may be in place of unsynced data that a power loss destroyed.
+            level = logging.INFO if self.config.preallocate else logging.WARNING
+            path, at = segment.path(LOG_SUFFIX), segment.size_bytes
+            logger.log(level, "removed the zeros after the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
+        report.segments += 1
+        return found.flaw
+
+    def _is_last_misplaced(self, found: SegmentScan, index: int) -> bool:
+        """Return whether the last batch, which follows a gap, has a wrong base offset; no checksum covers that.
+
+        At the log's end no later batch shows it: there the only gap of a segment that was never compacted is due to it.
+        """
+        if found.flaw is not None or index < len(self.segments) - 1:
+            return found.is_last_misplaced
+        return found.gaps == 1 and not (self.config.compacts or found.next_offset <= self.cleaned_to)
+
+    def _rebuild_segment(self, segment: Segment, log_start_offset: int, index: int, end_position: int) -> SegmentScan:
+        """Rebuild a segment's indexes, and add its batches before `end_position` to epochs and producers."""
         before, after = self.segments[:index], self.segments[index + 1 : index + 2]
         base_offset = segment.base_offset
         producers = self._producer_state()
@@ -430,20 +461,10 @@ class _Loader:
             )
 
         limit_offset = after[0].base_offset if after else _MAX_OFFSET
-        found, removed_bytes = segment.rebuild(limit_offset, self.epochs.latest_epoch, visit)
+        found = segment.rebuild(limit_offset, self.epochs.latest_epoch, visit, end_position)
         producers.end_offset = max(producers.end_offset, found.next_offset)
         producers.settle_latest_snapshot(sync=bool(after))
-        report = self.report
-        report.verified_bytes += segment.size_bytes
-        if found.flaw is not None:
-            report.removed_bytes += removed_bytes
-        elif removed_bytes:
-            # Without `preallocate` the zeros may be in place of unsynced data that a power loss destroyed.
-            level = logging.INFO if self.config.preallocate else logging.WARNING
-            path, at = segment.path(LOG_SUFFIX), segment.size_bytes
-            logger.log(level, "removed the zeros after the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
-        report.segments += 1
-        return found.flaw
+        return found
 
     def _has_lost_end(self, segment: Segment, later: list[Segment], *, has_trailing_zeros: bool) -> bool:
         """Return whether batches are missing before the next segment: its file was durable, this one's end was not.

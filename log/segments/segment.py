@@ -564,28 +564,27 @@ class Segment:
         self._read_timestamp = None
         self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
 
-    def rebuild(self, limit_offset: int, latest_epoch: int, visit: BatchVisitor) -> tuple[SegmentScan, int]:
-        """Check every batch, rebuild the indexes, and truncate the file at the first bad byte.
+    def rebuild(self, limit_offset: int, latest_epoch: int, visit: BatchVisitor, end_position: int) -> SegmentScan:
+        """Check every batch before `end_position`, rebuild the indexes, and truncate the file at the first bad byte.
 
-        Return the scan and the number of removed bytes. Parameters and exceptions are those of `scan_segment`.
+        Parameters and exceptions are those of `scan_segment`.
         """
         self.offset_index.reset()
         self.time_index.reset()
         self.transaction_index.reset()
         self.hints.clear()
-        scan = scan_segment(self, self._index_interval_bytes, limit_offset, latest_epoch, visit)
+        scan = scan_segment(self, self._index_interval_bytes, limit_offset, latest_epoch, visit, end_position)
         self.offset_index.fill(scan.offset_entries)
         self.time_index.fill(scan.time_entries)
         self._max_timestamp, self._offset_of_max_timestamp = scan.max_timestamp, scan.offset_of_max_timestamp
         self._first_timestamp = _UNKNOWN
         self.roll_timestamp = _FAR_PAST
         self._bytes_since_entry = 0
-        removed_bytes = self.size_bytes - scan.size_bytes
-        if removed_bytes:
+        if scan.size_bytes < self.size_bytes:
             self.file.truncate(scan.size_bytes)
             self.size_bytes = scan.size_bytes
         self.seal()
-        return scan, removed_bytes
+        return scan
 
     def seal(self) -> None:
         """End appends to the segment: add the last time index entry and trim the files."""

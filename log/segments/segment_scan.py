@@ -20,6 +20,7 @@ from odradek.protocol.batches.record_batch import (
     LOG_OVERHEAD,
     RECORD_BATCH_OVERHEAD,
     BatchHeader,
+    crc_is_valid,
 )
 
 if TYPE_CHECKING:
@@ -37,12 +38,15 @@ class SegmentScan:
     `size_bytes`, `batches`: size and number of the valid batches
     `flaw`: the flaw of what follows them; None if nothing follows, or only zeros
     `next_offset`: the offset after the last valid batch
+    `gaps`: the number of batches that do not begin at the offset after the preceding batch
+    `last_gap`: position of the last valid batch and offset after the preceding one, if the last one follows a gap
+    `is_last_misplaced`: a wrong base offset, which no checksum covers, caused that gap: the next batch has a lower one
     `offset_entries`, `time_entries`: the sparse indexes, encoded, without the last time entry, which `seal` adds
     """
 
     __slots__ = (
-        "batches", "flaw", "max_timestamp", "next_offset", "offset_entries", "offset_of_max_timestamp", "size_bytes",
-        "time_entries",
+        "batches", "flaw", "gaps", "is_last_misplaced", "last_gap", "max_timestamp", "next_offset", "offset_entries",
+        "offset_of_max_timestamp", "size_bytes", "time_entries",
     )  # fmt: skip
 
     def __init__(self, base_offset: int) -> None:
@@ -50,6 +54,9 @@ class SegmentScan:
         self.batches = 0
         self.next_offset = base_offset
         self.flaw: str | None = None
+        self.gaps = 0
+        self.last_gap: tuple[int, int] | None = None
+        self.is_last_misplaced = False
         self.offset_entries = bytearray()
         self.time_entries = bytearray()
         self.max_timestamp = -1
@@ -60,9 +67,14 @@ BatchVisitor = Callable[[tuple[int, ...], memoryview], None]
 
 
 def scan_segment(
-    segment: "Segment", index_interval_bytes: int, limit_offset: int, latest_epoch: int, visit: BatchVisitor
+    segment: "Segment",
+    index_interval_bytes: int,
+    limit_offset: int,
+    latest_epoch: int,
+    visit: BatchVisitor,
+    end_position: int,
 ) -> SegmentScan:
-    """Read a segment from its start to its end, or to its first bad byte.
+    """Read a segment from its start to `end_position`, or to its first bad byte.
 
     `limit_offset` is the next segment's base offset. `visit(header fields, batch)` is called, in order, for each batch
     with a new leader epoch, above `latest_epoch` and all earlier ones, and for each batch with a producer id; the batch
@@ -70,12 +82,15 @@ def scan_segment(
     """
     scan = SegmentScan(segment.base_offset)
     base = segment.base_offset
-    end = segment.size_bytes
+    end = end_position
     read_into = segment.file.read_into
     unpack = HEADER.unpack_from
     offset_entries, time_entries = scan.offset_entries, scan.time_entries
     next_offset, max_timestamp, max_at = base, -1, base
-    since_entry = position = batches = 0
+    since_entry = position = batches = gaps = 0
+    gap: tuple[int, int] | None = None
+    # The batch that follows `gap`: the offset after it, and the one if it continued the batch before the gap.
+    gap_end = gapless_end = -1
     last_timestamp = -1
     limit_offset = min(limit_offset, base + _MAX_RELATIVE_OFFSET + 1)
     buffer = bytearray(min(_READ_BYTES, max(end, 1)))
@@ -113,6 +128,9 @@ def scan_segment(
                 visit(fields, view[at:after])
                 if epoch > latest_epoch:
                     latest_epoch = epoch
+            if base_offset != next_offset:
+                gaps += 1
+                gap, gap_end, gapless_end = (position + at, next_offset), last_offset + 1, next_offset + last_delta + 1
             next_offset = last_offset + 1
             batches += 1
             at = after
@@ -124,12 +142,27 @@ def scan_segment(
                     # Preallocated space that was never trimmed.
                     break
                 flaw = _flaw(view[at:size], next_offset, limit_offset, end - position)
+                if gap_end == next_offset:
+                    scan.is_last_misplaced = _begins_between(view[at:size], gapless_end, gap_end)
             elif needed > len(buffer):
                 buffer = bytearray(needed)
                 view = memoryview(buffer)
     scan.size_bytes, scan.batches, scan.next_offset, scan.flaw = position, batches, next_offset, flaw
     scan.max_timestamp, scan.offset_of_max_timestamp = max_timestamp, max_at
+    scan.gaps, scan.last_gap = gaps, gap if gap_end == next_offset else None
     return scan
+
+
+def _begins_between(rest: memoryview, first_offset: int, end_offset: int) -> bool:
+    """Return whether `rest` begins with a complete batch with a valid checksum and a base offset in this range."""
+    if len(rest) < RECORD_BATCH_OVERHEAD:
+        return False
+    header = BatchHeader._make(HEADER.unpack_from(rest))
+    return (
+        first_offset <= header.base_offset < end_offset
+        and LEAST_BATCH_LENGTH <= header.batch_length <= len(rest) - LOG_OVERHEAD
+        and crc_is_valid(rest[: header.size_bytes])
+    )
 
 
 def _bytes_needed(buffer: bytearray, at: int, size: int, left: int) -> int:

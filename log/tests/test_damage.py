@@ -238,6 +238,10 @@ CASES = {
         flipped(MIDDLE, 1, 4), r"log truncated at its first bad byte file=\S+\.log .*why=a batch has offsets",
         is_clean=False, point=base(MIDDLE), keep=up_to(MIDDLE, 1),
     ),
+    "last base offset is too large": Case(
+        flipped(-1, -1, 6), r"file=\S+\.log at=\d+ why=a batch has a base offset that does not fit, expected",
+        is_clean=False, point=base(-1), keep=up_to(-1, -1),
+    ),
     "batch has another format": Case(
         flipped(MIDDLE, 0, 16), r"file=\S+\.log at=0 why=a batch has magic 3",
         is_clean=False, point=base(1), keep=up_to(MIDDLE),
@@ -364,6 +368,25 @@ def test_a_flipped_byte_below_the_recovery_point_is_detected_by_the_checksum_onl
     assert log.log_end_offset == stored.end
     log.update_high_watermark(stored.end)
     assert read_until_refused(log) == [(o, v) for o, v in stored.expected if o < up_to(MIDDLE, 1)(stored)]
+
+
+@pytest.mark.parametrize("batch", range(6))
+def test_no_record_is_served_at_a_wrong_offset_after_a_crash(batch: int) -> None:
+    """The checksum of a batch does not cover its base offset."""
+    large = config(internal_segment_bytes=100_000, index_interval_bytes=0)
+    for bit in range(64):
+        fs = MemoryFileSystem(now_ms=NOW_MS)
+        log = open_log(fs, large)
+        for number in range(6):
+            append(log, [b"%d" % (2 * number), b"%d" % (2 * number + 1)], leader_epoch=number // 3)
+        [segment] = log.segments
+        position = [position for position, _ in segment.headers()][batch] + 7 - bit // 8
+        log.close(NOW_MS)
+        file = fs.open(segment.path(".log"))
+        file.write_pieces(position, [bytes([file.pread(position, 1)[0] ^ 1 << bit % 8])], 1)
+        again = open_log(fs, large, is_clean=False)
+        assert read_all(again) == [(offset, b"%d" % offset) for offset in range(2 * batch)], bit
+        assert again.leader_epochs.entries == [(epoch, start) for epoch, start in [(0, 0), (1, 6)] if start < 2 * batch]
 
 
 def test_a_wrong_log_start_removes_no_records():
