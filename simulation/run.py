@@ -86,8 +86,7 @@ def _collect() -> None:
 
     def hook(unraisable: Any) -> None:
         error = unraisable.exc_value
-        is_collected = isinstance(error, RuntimeError) and "ignored GeneratorExit" in str(error)
-        if not isinstance(error, SimulatedCrash) and not is_collected:
+        if not isinstance(error, SimulatedCrash) and not _is_of_collection(error):
             old_hook(unraisable)
 
     sys.unraisablehook = hook
@@ -97,12 +96,23 @@ def _collect() -> None:
         sys.unraisablehook = old_hook
 
 
+def _is_of_collection(error: BaseException) -> bool:
+    """Return whether the collection of waiting coroutines has raised `error`: the order of their ends is arbitrary."""
+    return isinstance(error, RuntimeError) and str(error) in (
+        "coroutine ignored GeneratorExit",
+        "generator ignored GeneratorExit",
+        "cannot reuse already awaited coroutine",
+    )
+
+
 def _observer(world: World) -> Callable[[Any], None]:
     """Return a log observer that fails the run for exceptions that Twisted logs as unhandled."""
 
     def observe(event: Any) -> None:
         failure = event.get("log_failure")
-        if failure is not None and event["log_level"] >= LogLevel.error and not failure.check(SimulatedCrash):
+        if failure is None or event["log_level"] < LogLevel.error:
+            return
+        if not isinstance(failure.value, SimulatedCrash) and not _is_of_collection(failure.value):
             world.fail(f"twisted: {event.get('log_format')} {failure.value!r}", failure.value)
 
     return observe
