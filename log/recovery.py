@@ -15,6 +15,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.in_flight_batches import restore_batches
 from odradek.log.producers.state import ProducerState
+from odradek.log.segments.epoch_check import find_wrong_epoch
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import (
     CLEANED_SUFFIX,
@@ -153,7 +154,7 @@ class _Loader:
             self._find_epochs(self.segments[:first])
         if not is_clean:
             self._recover_from(first, log_start_offset)
-            self._correct_epochs(self.segments[first:])
+            self._correct_epochs()
         end_offset = self._find_end(log_start_offset) if self.segments else None
         if end_offset is not None and end_offset < recovery_point and first:
             end_offset = self._verify_flushed(self.segments[:first], end_offset, log_start_offset, recovery_point)
@@ -253,21 +254,27 @@ class _Loader:
                 if header.partition_leader_epoch > self.epochs.latest_epoch:
                     self.epochs.assign(header.partition_leader_epoch, header.base_offset)
 
-    def _correct_epochs(self, recovered: list[Segment]) -> None:
-        """Remove an epoch that begins before batches of an earlier one, and find the following ones in the batches.
+    def _correct_epochs(self) -> None:
+        """From the first epoch that contradicts the batches on, find all epochs in the batches.
 
         A truncation that removes only an epoch without batches is not synced before the next append: a power loss can
-        restore the epoch.
+        restore the epoch. The checkpoint may be damaged, too.
         """
-        for segment in recovered:
-            end_offset = segment.next_offset()
-            for epoch, start_offset in self.epochs.entries:
-                if segment.base_offset <= start_offset < end_offset:
-                    _, header = next(segment.headers(segment.locate(start_offset)))
-                    if 0 <= header.partition_leader_epoch < epoch:
-                        self.epochs.truncate_from_end(start_offset)
-                        self._find_epochs(recovered)
-                        return
+        entries = self.epochs.entries
+        wrong = find_wrong_epoch(entries, self.segments) if self.segments else None
+        if wrong is None:
+            return
+        epoch, start_offset = entries[wrong]
+        logger.warning(
+            "rebuilding leader epochs from the batches, which contradict the checkpoint directory=%s epoch=%d start=%d",
+            self.directory,
+            epoch,
+            start_offset,
+        )
+        self.epochs = LeaderEpochs(entries[:wrong])
+        self.epochs.dirty = True
+        complete_to = entries[wrong - 1][1] if wrong else -1
+        self._find_epochs([segment for segment in self.segments if segment.next_offset() > complete_to])
 
     def _segment(self, base_offset: int, *, fresh: bool = False, suffix: str = "") -> Segment:
         return Segment(

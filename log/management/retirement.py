@@ -142,8 +142,8 @@ class LogRetirement:
             raise failure from error
         if suffix == STRAY_SUFFIX:
             logger.warning(
-                "renamed a partition that the cluster does not have as stray; it is kept, and may be removed "
-                "directory=%s renamed=%s",
+                "renamed a directory as stray: the cluster has no partition with its name and the topic id in its "
+                "partition.metadata; it is kept, and may be removed directory=%s renamed=%s",
                 path,
                 target,
             )

@@ -389,6 +389,26 @@ def test_no_record_is_served_at_a_wrong_offset_after_a_crash(batch: int) -> None
         assert again.leader_epochs.entries == [(epoch, start) for epoch, start in [(0, 0), (1, 6)] if start < 2 * batch]
 
 
+def test_leader_epochs_are_correct_after_a_flipped_bit_and_a_crash() -> None:
+    fs = MemoryFileSystem(now_ms=NOW_MS)
+    log = open_log(fs, SMALL)
+    for number in range(40):
+        append(log, [b"%d" % number], leader_epoch=number // 8)
+    expected = log.leader_epochs.entries
+    log.close(NOW_MS)
+    path = f"{DIRECTORY}/leader-epoch-checkpoint"
+    content = fs.read_bytes(path)
+    assert len(expected) == 5
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        fs.open(path).write_pieces(0, [bytes(damaged)], len(damaged))
+        log = open_log(fs, SMALL, is_clean=False, recovery_point=30)
+        assert log.leader_epochs.entries == expected, bytes(damaged)
+        assert checkpoints.read_leader_epochs(fs, path) == expected
+        log.close(NOW_MS)
+
+
 def test_a_wrong_log_start_removes_no_records():
     stored = StoredLog()
     with pytest.raises(DamagedLogError, match="its start in log-start-offset-checkpoint is 9999; correct that entry"):

@@ -38,8 +38,8 @@ async def prepare_store(
     stored = await stored_cluster_id(store)
     if cluster_id and stored != cluster_id and not is_new:
         raise StartError(
-            f"the data directory belongs to cluster {cluster_id}, but the metadata store to cluster {stored}; correct "
-            "log.dirs"
+            f"the data directory belongs to cluster {cluster_id} (cluster.id in meta.properties), but the metadata "
+            f"store to cluster {stored}; correct log.dirs"
         )
     return stored
 
