@@ -128,6 +128,9 @@ class Broker:
         self._topic_configs: BrokerConfigs | None = None
         self._is_running = False
         self._is_stopping = False
+        # Events between the registration and the end of the start.
+        self._missed_session_event: SessionEvent | None = None
+        self._has_missed_failure = False
         self._leaving: Deferred[None] | None = None
         self._membership = self._make_membership()
 
@@ -185,7 +188,15 @@ class Broker:
         # Not in this iteration, a part of which was the start.
         self._reactor.callLater(0, self._set_watchdog_threshold)
         self._run_background()
+        self._handle_missed_events()
         return advertised
+
+    def _handle_missed_events(self) -> None:
+        """Handle the end of the session, and the failure of a log directory, after the broker had registered."""
+        if self._missed_session_event is not None:
+            self._on_store_session(self._missed_session_event)
+        if self._has_missed_failure:
+            self._take_replicas_offline()
 
     async def _settle_id(self) -> None:
         """Take the id from meta.properties, or generate one in ZooKeeper, before the parts that need it are made."""
@@ -437,6 +448,7 @@ class Broker:
     def _on_directory_failure(self, path: str, partitions: list[tuple[str, int]]) -> None:
         if self._replicas is not None:
             self._replicas.directory_failed(path)
+        self._has_missed_failure = not self._is_running
         if self._logs is None or not self._is_running or self.has_failed:
             return
         if self._logs.online_directories:
@@ -467,8 +479,12 @@ class Broker:
 
     def _on_store_session(self, event: SessionEvent) -> None:
         """Bring the metadata up to date after a lost connection, and begin a new session after an expired one."""
-        if event is not SessionEvent.DISCONNECTED and self._is_running:
+        if event is SessionEvent.DISCONNECTED:
+            return
+        if self._is_running:
             Deferred.fromCoroutine(self._catch_up(event))
+        elif self._missed_session_event is not SessionEvent.EXPIRED:
+            self._missed_session_event = event
 
     async def _catch_up(self, event: SessionEvent) -> None:
         """Read the metadata again: a change that failed with an error may have been made."""

@@ -5,7 +5,7 @@ import logging
 import signal
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -322,6 +322,42 @@ def test_a_broker_whose_session_expires_registers_again_and_keeps_serving():
     assert broker.services.replicas.get("u", 0).is_leader
     run_now(broker.stop())
     assert run_now(server.connect().get_children("/brokers/ids")) == []
+
+
+def interrupt_join(broker, happen):
+    """Make the broker call `happen` after it has registered, before its start ends."""
+    join = broker._membership.join
+
+    async def join_and_more(services, registration):
+        await join(services, registration)
+        happen()
+
+    broker._membership.join = join_and_more
+
+
+def test_a_session_that_expires_at_the_end_of_a_start_is_renewed():
+    server = FailingServer()
+    broker = Broker(CONFIG, MemoryEnvironment(server))
+    interrupt_join(broker, lambda: server.expire(cast(Any, broker.services.controller.store)))
+    assert Deferred.fromCoroutine(broker.start()).called
+    assert broker.services.controller.is_active
+    assert run_now(server.connect().get_children("/brokers/ids")) == [str(broker.config.node_id)]
+    run_now(broker.stop())
+
+
+def test_a_log_directory_that_fails_at_the_end_of_a_start_is_reported():
+    config = BrokerConfig({**CONFIG.explicit, "log.dirs": "/data,/more"})
+    broker = Broker(config, MemoryEnvironment(FailingServer()))
+
+    def fail():
+        create(broker.services, new("t", 2))
+        broker.services.logs.log_dirs.fail("/more", LogDirFailure("/more", "I/O error"))
+
+    interrupt_join(broker, fail)
+    assert Deferred.fromCoroutine(broker.start()).called
+    leaders = [partition.leader for partition in broker.services.metadata.topics["t"].partitions]
+    assert sorted(leaders) == [-1, broker.config.node_id]
+    run_now(broker.stop())
 
 
 def test_a_broker_that_cannot_register_again_keeps_trying():
