@@ -142,9 +142,16 @@ def find_silent_follower(world: "World", begin_s: float) -> str:
 
 
 def _find_disagreement(world: "World") -> str:
-    """Return the first leader that a broker has in its role or its metadata, but not ZooKeeper."""
+    """Return the first leader or topic that a broker has in its role or its metadata, but not ZooKeeper."""
     assert world.zookeeper is not None
-    for partition, stored in read_partitions(world.zookeeper).items():
+    partitions = read_partitions(world.zookeeper)
+    topic_ids = {stored.topic_id for stored in partitions.values()}
+    for process in world.brokers:
+        assert process.broker is not None
+        for topic in process.broker.services.metadata.topics.values():
+            if topic.topic_id not in topic_ids:
+                return f"{process.name} has the deleted topic {topic.name} in its metadata"
+    for partition, stored in partitions.items():
         state = stored.state
         for number, process in enumerate(world.brokers, 1):
             assert process.broker is not None

@@ -228,6 +228,13 @@ def test_a_broker_that_leads_by_mistake_is_reported(cluster):
     assert find_incomplete(cluster.world).startswith(f"{follower.name} leads ('t', 0) in epoch 0")
 
 
+def test_a_broker_whose_metadata_still_has_a_deleted_topic_is_reported(cluster):
+    metadata = cluster.world.brokers[2].broker.services.metadata
+    assert find_incomplete(cluster.world) == ""
+    metadata.put_topic(metadata.topics["t"]._replace(name="old", topic_id=bytes(15) + b"1"))
+    assert find_incomplete(cluster.world) == "broker-3 has the deleted topic old in its metadata"
+
+
 def test_differences_of_replicas_are_reported(cluster):
     cluster.ask(cluster.produce)
     cluster.wait(lambda: len({log_of(process).high_watermark for process in cluster.world.brokers}) == 1)
