@@ -327,8 +327,8 @@ class History:
         self.crashes: list[Crash] = []
         self.store_losses: list[Moment] = []
         self.unclean_elections: list[UncleanElection] = []
-        self.settled: Moment | None = None
-        """The time from which all brokers of a cluster have the same state, after the faults."""
+        self.settlements: list[Moment] = []
+        """Times, after the faults, at which all brokers of a cluster have the same state."""
         self.has_unfinished_end = False
         """True if a process of the broker ended after a disk operation had failed, which is then never retried."""
         self.clock_steps: list[tuple[Moment, int]] = []

@@ -8,7 +8,7 @@ from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKin
 from odradek.simulation.history import CrashKind, Isolation, Moment, Outcome, Partition, name_of
 from odradek.simulation.topic_lives import RecordDeletion
 
-_END = Moment(1 << 62, 0)
+_START, _END = Moment(-1, 0), Moment(1 << 62, 0)
 
 
 def check_topics(evidence: Evidence) -> Iterator[Violation]:
@@ -35,18 +35,22 @@ def _check_listings(evidence: Evidence) -> Iterator[Violation]:
             yield Violation(ViolationKind.RESURRECTED, text)
 
 
-def _is_current(evidence: Evidence, invoked: Moment) -> bool:
-    """Return whether a response is not older than its request: during faults a broker of a cluster may lag behind."""
+def _is_current(evidence: Evidence, invoked: Moment, change: Moment = _START) -> bool:
+    """Return whether the response to a request must show a change: a broker of a cluster may lag behind.
+
+    After the faults, leaders do not. A change of topics reaches the other brokers after the controller's response, with
+    UpdateMetadata, so that it is certain only when they have had the same state since the change.
+    """
     if not evidence.history.settings.is_cluster:
         return True
-    settled = evidence.history.settled
-    return settled is not None and settled.order < invoked.order
+    return any(change.order < moment.order < invoked.order for moment in evidence.history.settlements)
 
 
 def _is_certain(evidence: Evidence, deleted: Moment, listed: Moment) -> bool:
-    """Return whether a deletion preceded a listing. The loss of the metadata store may lose deletions."""
-    losses = evidence.history.store_losses
-    return deleted.order < listed.order and not any(loss.order > deleted.order for loss in losses)
+    """Return whether a listing must show a deletion. The loss of the metadata store may lose deletions."""
+    if deleted.order > listed.order or any(loss.order > deleted.order for loss in evidence.history.store_losses):
+        return False
+    return _is_current(evidence, listed, deleted)
 
 
 def _check_deletion(evidence: Evidence, deletion: RecordDeletion) -> Iterator[Violation]:

@@ -100,7 +100,7 @@ class ClusterRun:
         if not world.run(lambda: bool(world.failures) or not find_missing(), SETTLING_S):
             world.fail(f"{otherwise}: {find_missing()}")
         world.quiet_s = world.clock.seconds()
-        self._history.settled = self._history.settled or self._history.moment()
+        self._history.settlements.append(self._history.moment())
         return not world.failures
 
     def _check(self) -> None:

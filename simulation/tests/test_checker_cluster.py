@@ -14,11 +14,22 @@ def story():
 
 
 def settle(story):
-    story.history.settled = story.history.settled or story.history.moment()
+    story.history.settlements.append(story.history.moment())
 
 
 @pytest.mark.parametrize(("is_settled", "found"), [(False, set()), (True, {"RESURRECTED"})])
 def test_a_deleted_topic_may_be_listed_during_faults(story, is_settled, found):
+    delete(story, create(story, 1))
+    if is_settled:
+        settle(story)
+    list_topic(story, 1)
+    settle(story)
+    assert story.found() == found
+
+
+@pytest.mark.parametrize(("is_settled", "found"), [(False, set()), (True, {"RESURRECTED"})])
+def test_a_topic_deleted_after_the_faults_may_be_listed_until_all_brokers_have_removed_it(story, is_settled, found):
+    settle(story)
     delete(story, create(story, 1))
     if is_settled:
         settle(story)
