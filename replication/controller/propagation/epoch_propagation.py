@@ -92,6 +92,10 @@ class EpochPropagation:
         """Send LeaderAndIsr for all replicas of a broker: its log directories may have failed."""
         self._add(partial(self._resend_roles, broker_id))
 
+    def repeat_deletions(self, broker_ids: Collection[int], topics: Sequence[TopicMetadata]) -> None:
+        """Send UpdateMetadata that removes deleted topics from caches, after the publications before it."""
+        self._add(partial(self._send_deletions, topics, broker_ids))
+
     def stop_replicas(
         self, broker_id: int, replicas: Sequence[ReplicaToStop], on_response: OnResponse | None = None
     ) -> None:
@@ -145,7 +149,7 @@ class EpochPropagation:
         previous = self._update_topics(update)
         others = [broker_id for broker_id in self._brokers if broker_id not in started]
         # A deletion precedes a new topic of the same name.
-        await self._send_deletions(update.deleted_topics)
+        await self._send_deletions(update.deleted_topics, self._brokers)
         if is_first:
             self._put_updates(ControlBatch(), started)
             await self._send_all_roles(started, {})
@@ -200,15 +204,15 @@ class EpochPropagation:
                 self._topics[topic.name] = topic
         return previous
 
-    async def _send_deletions(self, topics: Iterable[TopicMetadata]) -> None:
-        """Send UpdateMetadata that removes topics from the caches of all brokers."""
+    async def _send_deletions(self, topics: Iterable[TopicMetadata], recipients: Collection[int]) -> None:
+        """Send UpdateMetadata that removes topics from the caches of brokers."""
         batch = ControlBatch()
         for topic, indexes in _steps(topics):
             await self._pause()
             for index in indexes:
                 batch.add_deletion(topic, index, self._brokers)
-            batch = self._put_full(batch, self._brokers)
-        self._put_rest(batch, self._brokers)
+            batch = self._put_full(batch, recipients)
+        self._put_rest(batch, recipients)
 
     async def _send_all_updates(self, recipients: Collection[int]) -> None:
         """Send UpdateMetadata with all partitions."""

@@ -1,7 +1,7 @@
 """The publisher of the controller in a cluster: each publication becomes control requests to all live brokers."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from odradek.protocol.errors import ErrorCode, read_error_code
@@ -21,7 +21,7 @@ from odradek.replication.controller.propagation.epoch_propagation import (
     PropagationParts,
 )
 from odradek.replication.controller.propagation.requests import ControlRequest, ReplicaToStop
-from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
+from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, TopicMetadata
 from odradek.replication.metadata.updates import MetadataUpdate, apply_update
 from odradek.replication.remote import BrokerChannels, Delay
 
@@ -116,6 +116,11 @@ class Propagation:
         """Send LeaderAndIsr for all replicas of a broker, whose response has those that are offline."""
         if self._current is not None:
             self._current.resend_roles(broker_id)
+
+    def repeat_deletions(self, broker_ids: Collection[int], topics: Sequence[TopicMetadata]) -> None:
+        """Send UpdateMetadata that removes deleted topics from the caches of brokers."""
+        if self._current is not None:
+            self._current.repeat_deletions(broker_ids, topics)
 
     def stop_replicas(
         self, broker_id: int, replicas: Sequence[ReplicaToStop], on_response: OnResponse | None = None

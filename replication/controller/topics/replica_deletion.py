@@ -37,12 +37,12 @@ class ReplicaDeletion:
         self._on_deleted = on_deleted
         self._pause = pause
         self._remaining: dict[str, dict[int, set[int]]] = {}
-        self._ids: dict[str, bytes] = {}
+        self._topics: dict[str, TopicMetadata] = {}
 
     def clear(self) -> None:
         """Forget the deletions of an earlier controller epoch."""
         self._remaining.clear()
-        self._ids.clear()
+        self._topics.clear()
 
     async def begin(self, topics: Iterable[TopicMetadata], live: Collection[int]) -> None:
         """Delete the replicas of topics, those of live brokers at once. The deletion must have been published."""
@@ -53,13 +53,19 @@ class ReplicaDeletion:
             async for index, partition in in_slices(enumerate(topic.partitions), _REPLICAS_PER_PAUSE, self._pause):
                 for replica in partition.replicas:
                     remaining.setdefault(replica, set()).add(index)
-            self._ids[topic.name] = topic.topic_id
+            self._topics[topic.name] = topic
             brokers.update(remaining)
         self._remaining |= added
         await self._stop_on([broker_id for broker_id in sorted(brokers) if broker_id in live], list(added))
 
-    async def resume_on(self, broker_ids: Iterable[int]) -> None:
-        """Delete the remaining replicas of live brokers, also of those for which a request is under way."""
+    async def resume_on(self, broker_ids: Collection[int]) -> None:
+        """Delete the remaining replicas of live brokers, also of those for which a request is under way.
+
+        As in Kafka, UpdateMetadata is repeated: a broker whose session had expired may still have the topics in its
+        metadata cache.
+        """
+        if self._topics:
+            self._propagation.repeat_deletions(broker_ids, list(self._topics.values()))
         await self._stop_on(broker_ids, list(self._remaining))
 
     async def _stop_on(self, broker_ids: Iterable[int], names: Sequence[str]) -> None:
@@ -86,7 +92,7 @@ class ReplicaDeletion:
 
     def _make_callback(self) -> Callable[[int, ControlRequest, ControlResponse], None]:
         # A topic of the same name may have been created and deleted before a response comes.
-        ids = dict(self._ids)
+        ids = {name: topic.topic_id for name, topic in self._topics.items()}
 
         def on_response(broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
             assert isinstance(response, StopReplicaResponse)
@@ -99,7 +105,7 @@ class ReplicaDeletion:
         changed: dict[str, None] = {}
         for (name, index), error in stop_errors(response).items():
             remaining = self._remaining.get(name)
-            if remaining is None or self._ids[name] != ids.get(name):
+            if remaining is None or self._topics[name].topic_id != ids.get(name):
                 continue
             if error not in _IS_GONE:
                 failed += 1
@@ -125,4 +131,4 @@ class ReplicaDeletion:
     def forget(self, name: str) -> None:
         """Forget a topic whose nodes are removed."""
         self._remaining.pop(name, None)
-        self._ids.pop(name, None)
+        self._topics.pop(name, None)
