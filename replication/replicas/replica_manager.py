@@ -446,11 +446,13 @@ class ReplicaManager:
         return None
 
     def _retry_creation(self, topic: TopicMetadata, index: int) -> None:
-        """Retry the creation of a log for which a resource was short."""
-        self._uncreated.discard((topic.name, index))
+        """Retry the creation of a log for which a resource was short, unless the topic was deleted meanwhile."""
         partition = self.partitions.get((topic.name, index))
         current = self._image.topics.get(topic.name)
-        if partition is None or current is None or current.topic_id != topic.topic_id or partition.log is not None:
+        if partition is None or current is None or not partition.topic_id == current.topic_id == topic.topic_id:
+            return
+        self._uncreated.discard((topic.name, index))
+        if partition.log is not None:
             return
         log = self._open_log(current, index)
         if log is not None:

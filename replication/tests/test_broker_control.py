@@ -434,6 +434,18 @@ def test_a_log_that_is_created_late_has_the_latest_role(member):
     assert member.fetchers.followed == {("t", 0): (OTHER, 2)}
 
 
+def test_the_retry_for_a_deleted_topic_does_not_take_its_successor_offline(member):
+    """Its deletion failed with KAFKA_STORAGE_ERROR then, and the controller waited for the broker's next start."""
+    member.logs.fs.is_full = True
+    member.lead(role(leader=OTHER, is_new=True))
+    deleted = member.assignments.topics["t"]
+    member.stop(stopped(delete=True))
+    member.lead(role(leader=OTHER, is_new=True), topic_id=OTHER_ID)
+    member.replicas._retry_creation(deleted, 0)
+    assert not member.replicas.is_offline("t", 0)
+    assert member.stop(stopped(delete=True)) == {0: ErrorCode.NONE}
+
+
 def test_a_new_log_that_is_created_late_is_created_while_another_directory_is_offline():
     """The controller has declared the partition new, so its log cannot be in the directory that is offline."""
     member = Member(("/data", "/other"))
