@@ -114,6 +114,19 @@ class BrokerControl:
         except MetadataStoreError as error:
             raise _session_error(error) from error
 
+    async def remove_deleted(self, topics: Iterable[TopicMetadata]) -> None:
+        """Remove topics from the metadata cache that were deleted while this broker was not registered."""
+
+        async def work() -> None:
+            async for topic in in_slices(topics, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
+                current = self._metadata.topics.get(topic.name)
+                if current is not None and current.topic_id == topic.topic_id:
+                    self._metadata.remove_topic(topic.name)
+                    self._configs.drop_topic(topic.name)
+            self._metadata.publish()
+
+        await self._events.submit(EventKind.REPLICAS, "remove deleted topics", work)
+
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop or delete replicas."""
         return await self._events.submit(EventKind.REPLICAS, "StopReplica", lambda: self._stop_replica(request))

@@ -35,10 +35,16 @@ from odradek.replication.controller.propagation.propagation import Propagation
 from odradek.replication.controller.repetition import Repetition
 from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
+from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, MetadataDelta
-from odradek.replication.metadata.loader import count_partitions, is_deleted, read_assignments
+from odradek.replication.metadata.loader import (
+    count_partitions,
+    get_children_if_any,
+    is_deleted,
+    read_assignments,
+)
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
 from odradek.replication.replicas.broker_control import BrokerControl
@@ -448,6 +454,18 @@ class ClusterMembership:
         await self._controller.rejoin()
         await self._start_configs()
         await self._load_features()
+        await self._remove_deleted_topics()
+
+    async def _remove_deleted_topics(self) -> None:
+        """Remove topics from the metadata cache that were deleted while this broker had no session.
+
+        The controller sends deletions only to registered brokers. It sends those that are not complete again.
+        """
+        cached = list(self._metadata.topics.values())
+        stored = set(await get_children_if_any(self._store, znodes.TOPICS))
+        deleted = [topic for topic in cached if topic.name not in stored]
+        if deleted:
+            await self.control.remove_deleted(deleted)
 
     async def reload(self) -> None:
         """Do nothing: the store repeats operations that a lost connection interrupted, and its watches remain."""

@@ -4,7 +4,12 @@ import pytest
 from twisted.internet.defer import Deferred
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsRequestCreatableTopic
+from odradek.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableReplicaAssignment,
+    CreateTopicsRequestCreatableTopic,
+)
+from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.protocol.messages.produce import (
     ProduceRequest,
@@ -233,6 +238,36 @@ def test_a_broker_whose_metadata_still_has_a_deleted_topic_is_reported(cluster):
     assert find_incomplete(cluster.world) == ""
     metadata.put_topic(metadata.topics["t"]._replace(name="old", topic_id=bytes(15) + b"1"))
     assert find_incomplete(cluster.world) == "broker-3 has the deleted topic old in its metadata"
+
+
+def test_a_broker_without_a_session_during_a_deletion_has_correct_metadata_afterwards(cluster):
+    """It has no replica of the topic, so that the deletion ends without it."""
+    away = next(one for one in cluster.world.brokers if one not in (cluster.leader, cluster.controller))
+    others = [one.broker.config.node_id for one in cluster.world.brokers if one is not away]
+    assignment = CreateTopicsRequestCreatableReplicaAssignment(partition_index=0, broker_ids=others)
+
+    async def create():
+        topic = CreateTopicsRequestCreatableTopic(
+            name="u", num_partitions=-1, replication_factor=-1, assignments=[assignment]
+        )
+        return await cluster.client.request(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7, client_id="test")
+
+    async def delete():
+        request = DeleteTopicsRequest(topic_names=["u"], timeout_ms=1000)
+        return await cluster.client.request(request, 5, client_id="test")
+
+    cluster.ask(create)
+    cluster.wait(lambda: "u" in away.broker.services.metadata.topics)
+    cluster.settle()
+    cluster.world.network.cut([(away.host, ZOOKEEPER_HOST), (ZOOKEEPER_HOST, away.host)])
+    cluster.world.zookeeper.expire(away.host)
+    cluster.wait(lambda: len(cluster.controller.broker.services.metadata.brokers) == 2)
+    cluster.ask(delete)
+    cluster.wait(lambda: ("u", 0) not in read_partitions(cluster.world.zookeeper))
+    assert "u" in away.broker.services.metadata.topics
+    cluster.world.network.heal()
+    cluster.settle()
+    assert "u" not in away.broker.services.metadata.topics
 
 
 def test_differences_of_replicas_are_reported(cluster):
