@@ -430,7 +430,8 @@ class MemoryFileSystem:
         for name in [name for name in names.in_directory(path) if name not in current]:
             names.pop(name)
         for name, node in current.items():
-            names.put(name, node)
+            if names.by_path.get(name) is not node:
+                names.put(name, node)
 
     def lock(self, path: str) -> FileLock:
         self.open(path, create=True)
