@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from odradek.protocol.errors import ErrorCode
@@ -61,7 +62,9 @@ async def read_log(
         if not batches:
             return FinalLog(tuple(records), offset, data.high_watermark, start_offset, tuple(stamps))
         for batch in batches:
-            stamps += ((record.offset, record.timestamp) for record in iter_records(batch) if record.offset >= offset)
+            stamps += (
+                (record.offset, record.timestamp) for record in _decode(bytes(batch)) if record.offset >= offset
+            )
         for record in _visible(batches, data.aborted_transactions or ()):
             if record.offset >= offset:
                 records.append(record)
@@ -111,7 +114,14 @@ def _visible(batches: list[memoryview], aborted: Iterable[Any]) -> Iterator[Read
                 if parse_control_record(record).control_type is ControlType.ABORT:
                     hidden.discard(header.producer_id)
         elif not (header.is_transactional and header.producer_id in hidden):
-            for record in iter_records(batch):
-                headers = tuple((name, value) for name, value in record.headers)
-                epoch = header.partition_leader_epoch
-                yield ReadRecord(record.offset, record.value, record.key, headers, record.timestamp, epoch)
+            yield from _decode(bytes(batch))
+
+
+@lru_cache(maxsize=10_000)
+def _decode(batch: bytes) -> tuple[ReadRecord, ...]:
+    """Return the records of a batch. Cached, as a client that reads whole logs decodes the same batches each time."""
+    epoch = read_header(batch).partition_leader_epoch
+    return tuple(
+        ReadRecord(record.offset, record.value, record.key, tuple(record.headers), record.timestamp, epoch)
+        for record in iter_records(batch)
+    )
