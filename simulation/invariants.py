@@ -7,6 +7,7 @@ from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
 from odradek.server.fetching.purgatory import PartitionWatch
 
 if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition
     from odradek.server.broker import Broker
 
 
@@ -25,20 +26,25 @@ def find_waiting_requests(broker: "Broker") -> Iterator[str]:
 def find_violations(broker: "Broker") -> Iterator[str]:
     """Report violated invariants."""
     for partition in broker.services.replicas:
-        log = partition.log
-        if log is None:
-            continue
-        state = log.state
-        start, stable, high, end = (
-            state.log_start_offset, state.last_stable_offset, state.high_watermark, state.log_end_offset,
-        )  # fmt: skip
-        if partition.is_leader and partition.leader_epoch < state.leader_epochs.latest_epoch:
-            yield f"{partition!r}: the log has leader epoch {log.latest_epoch}"
-        if not start <= stable <= high <= end:
-            yield (
-                f"{partition!r}: log start {start} <= last stable offset {stable} <= high watermark {high} "
-                f"<= log end {end} does not hold"
-            )
+        yield from find_violations_of(partition)
+
+
+def find_violations_of(partition: "Partition") -> Iterator[str]:
+    """Report violated invariants of one replica."""
+    log = partition.log
+    if log is None:
+        return
+    state = log.state
+    start, stable, high, end = (
+        state.log_start_offset, state.last_stable_offset, state.high_watermark, state.log_end_offset,
+    )  # fmt: skip
+    if partition.is_leader and partition.leader_epoch < state.leader_epochs.latest_epoch:
+        yield f"{partition!r}: the log has leader epoch {log.latest_epoch}"
+    if not start <= stable <= high <= end:
+        yield (
+            f"{partition!r}: log start {start} <= last stable offset {stable} <= high watermark {high} "
+            f"<= log end {end} does not hold"
+        )
 
 
 def find_coordinators_behind_markers(broker: "Broker") -> Iterator[str]:

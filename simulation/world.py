@@ -17,6 +17,8 @@ from odradek.simulation import invariants, log_audit
 from odradek.simulation.api import ClientConnection
 from odradek.simulation.clients.cluster_connection import connect_to_cluster
 from odradek.simulation.cluster.invariants import ClusterInvariants
+from odradek.simulation.cluster.tree import StoredPartition
+from odradek.simulation.history import Partition
 from odradek.simulation.machine.broker_process import BrokerProcess, Tempo
 from odradek.simulation.machine.client_connection import REQUEST_TIMEOUT_S, SimulatedConnection
 from odradek.simulation.machine.clock import SimulatedClock
@@ -183,11 +185,11 @@ class World:
             if self.cluster_invariants is not None:
                 self.cluster_invariants.note_committed(process)
             return
-        if not process.is_stopping:
-            for what in invariants.find_violations(process.broker):
-                self.fail(what)
         if self.cluster_invariants is not None:
             for what in self.cluster_invariants.check(process):
+                self.fail(what)
+        elif not process.is_stopping:
+            for what in invariants.find_violations(process.broker):
                 self.fail(what)
 
     def _check_tree(self) -> None:
@@ -202,6 +204,11 @@ class World:
         assert self.cluster_invariants is not None
         invariants = self.cluster_invariants
         return invariants.committed.end(invariants.branches.latest((topic_id, index)))
+
+    def stored_partitions(self) -> dict[Partition, StoredPartition]:
+        """Return the partitions in ZooKeeper."""
+        assert self.cluster_invariants is not None
+        return self.cluster_invariants.partitions.read()
 
     def audit(self, broker: Broker) -> None:
         """Read all logs of a broker, except for those on a broken disk, and compare indexes and state with them."""

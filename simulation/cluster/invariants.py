@@ -17,13 +17,14 @@ from odradek.simulation.cluster.branches import Branches, TopicIdPartition, find
 from odradek.simulation.cluster.committed import CommittedBatches
 from odradek.simulation.cluster.tree import (
     StoredPartition,
+    StoredPartitions,
     read_data,
     read_number,
-    read_partitions,
     read_registrations,
     read_written,
 )
 from odradek.simulation.history import Moment, Partition, name_of
+from odradek.simulation.invariants import find_violations_of
 from odradek.simulation.unclean_elections import UncleanElection
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class ClusterInvariants:
     """
 
     def __init__(self, zookeeper: "ZooKeeper", brokers: Sequence["BrokerProcess"]) -> None:
+        self.partitions = StoredPartitions(zookeeper)
         self.stored: dict[Partition, StoredPartition] = {}
         self.branches = Branches()
         self.committed = CommittedBatches()
@@ -86,14 +88,20 @@ class ClusterInvariants:
         transaction, checked = self._transaction, self._checked
         for replica in process.broker.services.replicas:
             log = replica.log
-            state = None if log is None else log.state
-            seen = (
+            seen: tuple[object, ...] = (
                 transaction, replica.leader_epoch, replica.partition_epoch, replica.is_leader, replica.isr,
-                replica.maximal_isr, log, -1 if state is None else state.high_watermark,
-                -1 if state is None else state.log_end_offset,
+                replica.maximal_isr, log,
             )  # fmt: skip
+            if log is not None:
+                state = log.state
+                seen += (
+                    state.high_watermark, state.log_end_offset, state.log_start_offset,
+                    state.producer_state.first_unstable_offset, state.leader_epochs.latest_epoch,
+                )  # fmt: skip
             if checked.get(replica) != seen:
                 checked[replica] = seen
+                if not process.is_stopping:
+                    yield from find_violations_of(replica)
                 yield from self._check_replica(process, replica)
         self.branches.observe(self._brokers, self.moment)
 
@@ -273,7 +281,7 @@ class ClusterInvariants:
         self._transaction = self._zookeeper.last_transaction
         yield from self._check_controller()
         yield from self._check_producer_ids()
-        before, self.stored = self.stored, read_partitions(self._zookeeper, self.stored)
+        before, self.stored = self.stored, self.partitions.read()
         for partition, stored in self.stored.items():
             old = before.get(partition)
             if stored is old:

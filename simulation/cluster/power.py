@@ -11,7 +11,7 @@ from collections.abc import Collection, Container
 from typing import TYPE_CHECKING
 
 from odradek.simulation.cluster.logs import logs_by_partition
-from odradek.simulation.cluster.tree import StoredPartition, read_partitions, read_registrations
+from odradek.simulation.cluster.tree import StoredPartition, read_registrations
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -51,7 +51,7 @@ class IntactReplicas:
             return True
         registered = read_registrations(world.zookeeper)
         logs = logs_by_partition(world.brokers)
-        for partition, stored in read_partitions(world.zookeeper).items():
+        for partition, stored in world.stored_partitions().items():
             members = [world.brokers[number - 1] for number in stored.state.isr]
             if any(member.name in lost for member in members) and not any(
                 self._is_intact(member, stored, logs.get(partition, {}).get(member.name), partition[1])
@@ -82,7 +82,7 @@ class IntactReplicas:
         assert world.zookeeper is not None
         if not self._lost:
             return ()
-        stored = read_partitions(world.zookeeper)
+        stored = world.stored_partitions()
         logs = logs_by_partition(world.brokers)
         for number, process in enumerate(world.brokers, 1):
             if process.name not in self._lost:
@@ -102,9 +102,8 @@ def find_incomplete(world: "World") -> str:
     for process in world.brokers:
         if not process.is_up or process.is_stopping:
             return f"{process.name} is not up"
-    logs = logs_by_partition(world.brokers)
-    numbers = {number: process.name for number, process in enumerate(world.brokers, 1)}
-    for partition, stored in read_partitions(world.zookeeper).items():
+    partitions = world.stored_partitions()
+    for partition, stored in partitions.items():
         state = stored.state
         if state.leader < 0:
             return f"{partition} has no leader"
@@ -112,6 +111,10 @@ def find_incomplete(world: "World") -> str:
             return f"the reassignment of {partition} is in progress"
         if set(state.isr) != set(state.replicas):
             return f"{partition} has ISR {state.isr} of replicas {state.replicas}"
+    logs = logs_by_partition(world.brokers)
+    numbers = {number: process.name for number, process in enumerate(world.brokers, 1)}
+    for partition, stored in partitions.items():
+        state = stored.state
         present = logs.get(partition, {})
         leader = present.get(numbers[state.leader])
         if leader is None:
@@ -144,7 +147,7 @@ def find_silent_follower(world: "World", begin_s: float) -> str:
 def _find_disagreement(world: "World") -> str:
     """Return the first leader or topic that a broker has in its role or its metadata, but not ZooKeeper."""
     assert world.zookeeper is not None
-    partitions = read_partitions(world.zookeeper)
+    partitions = world.stored_partitions()
     topic_ids = {stored.topic_id for stored in partitions.values()}
     for process in world.brokers:
         assert process.broker is not None

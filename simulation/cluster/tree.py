@@ -24,6 +24,22 @@ class StoredPartition(NamedTuple):
     topic_created: int = 0
 
 
+class StoredPartitions:
+    """The partitions in ZooKeeper, read again after changes only."""
+
+    def __init__(self, zookeeper: ZooKeeper) -> None:
+        self._zookeeper = zookeeper
+        self._transaction = -1
+        self._found: dict[Partition, StoredPartition] = {}
+
+    def read(self) -> dict[Partition, StoredPartition]:
+        """Return all partitions that have a state. The result is never changed."""
+        if self._transaction != self._zookeeper.last_transaction:
+            self._transaction = self._zookeeper.last_transaction
+            self._found = read_partitions(self._zookeeper, self._found)
+        return self._found
+
+
 def read_partitions(
     zookeeper: ZooKeeper, known: Mapping[Partition, StoredPartition] = MappingProxyType({})
 ) -> dict[Partition, StoredPartition]:

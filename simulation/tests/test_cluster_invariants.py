@@ -38,7 +38,9 @@ class Tree:
 
     def found(self, *replicas):
         services = SimpleNamespace(replicas=replicas)
-        process: Any = SimpleNamespace(name="broker-1", start_count=1, broker=SimpleNamespace(services=services))
+        process: Any = SimpleNamespace(
+            name="broker-1", start_count=1, broker=SimpleNamespace(services=services), is_stopping=False
+        )
         return list(self.invariants.check(process))
 
 
@@ -49,9 +51,13 @@ class Replica(SimpleNamespace):
 
 
 def replica(name="broker-1", **changes):
-    epochs = SimpleNamespace(entries=[(1, 0), (3, 10)])
+    epochs = SimpleNamespace(entries=[(1, 0), (3, 10)], latest_epoch=3)
+    state = SimpleNamespace(
+        leader_epochs=epochs, log_start_offset=0, last_stable_offset=20, high_watermark=20, log_end_offset=30,
+        producer_state=SimpleNamespace(first_unstable_offset=-1), is_closed=False,
+    )  # fmt: skip
     log = SimpleNamespace(
-        state=SimpleNamespace(leader_epochs=epochs, high_watermark=20, log_end_offset=30, is_closed=False),
+        state=state, latest_epoch=3,
         high_watermark=20, log_end_offset=30, config=SimpleNamespace(compacts=True, min_insync_replicas=2), segments=(),
     )  # fmt: skip
     made = Replica(
@@ -69,6 +75,25 @@ def tree():
     tree = Tree()
     assert tree.found(replica()) == []
     return tree
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"log_start_offset": 25},
+        {"high_watermark": 31},
+        {"log_end_offset": 15},
+        {"producer_state": SimpleNamespace(first_unstable_offset=5), "last_stable_offset": -1},
+        {"leader_epochs": SimpleNamespace(entries=[(1, 0), (4, 10)], latest_epoch=4)},
+    ],
+)
+def test_a_log_that_becomes_inconsistent_is_reported(tree, changes):
+    made = replica()
+    assert tree.found(made) == []
+    for name, value in changes.items():
+        setattr(made.log.state, name, value)
+    expected = "the log has leader epoch" if "leader_epochs" in changes else "does not hold"
+    assert any(expected in what for what in tree.found(made))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +237,7 @@ def test_a_high_watermark_that_rises_with_too_few_replicas_in_sync_is_reported(t
 
 def test_an_epoch_has_one_leader(tree):
     broker = SimpleNamespace(services=SimpleNamespace(replicas=[replica()]))
-    other: Any = SimpleNamespace(name="broker-2", start_count=1, broker=broker)
+    other: Any = SimpleNamespace(name="broker-2", start_count=1, is_stopping=False, broker=broker)
     assert any("broker-1 leads in the same epoch" in what for what in tree.invariants.check(other))
 
 
