@@ -2,8 +2,9 @@
 
 The files have Apache Kafka's format: fixed-size entries. The file of an active segment is preallocated: extended with
 zeros to its full size (a hole, which uses no disk space), and truncated to its entries on roll and close. An index
-neither keeps its file open nor maps it into memory. New entries are buffered. A lookup reads one block of entries and
-caches it; a sequential reader's next lookup usually needs the same block.
+neither keeps its file open nor maps it into memory. New entries are buffered, and the first ones that are written
+create the file. A lookup reads one block of entries and caches it; a sequential reader's next lookup usually needs the
+same block.
 """
 
 import struct
@@ -25,6 +26,8 @@ class IndexOffsetError(Exception):
 class SparseIndex:
     """Base of both indexes: an append-only array of two-field entries, ascending in both fields.
 
+    takes_appends: the file is preallocated when entries are written. `trim` ends this, and the segment begins it
+
     Any method that accesses the file may raise OSError.
     """
 
@@ -35,13 +38,14 @@ class SparseIndex:
         "_block_start",
         "_count",
         "_fs",
+        "_is_preallocated",
         "_is_rebuilding",
         "_pending",
-        "_preallocated",
         "_written",
         "base_offset",
         "max_entries",
         "path",
+        "takes_appends",
     )
 
     def __init__(self, fs: FileSystem, path: str, base_offset: int, max_bytes: int, *, fresh: bool) -> None:
@@ -52,7 +56,8 @@ class SparseIndex:
         self._count = 0 if fresh else -1
         self._written = 0
         self._pending = bytearray()
-        self._preallocated = False
+        self._is_preallocated = False
+        self.takes_appends = False
         self._is_rebuilding = False
         self._block = b""
         self._block_start = 0
@@ -97,20 +102,6 @@ class SparseIndex:
         """
         return self.count > 0 and not any(self.get(self.count - 1))
 
-    @property
-    def is_preallocated(self) -> bool:
-        """Return whether the file is extended for appends."""
-        return self._preallocated
-
-    def preallocate(self) -> None:
-        """Create the file if it does not exist, and extend it to its full size, once.
-
-        It may contain more than `max_entries`, written with a larger segment.index.bytes or by a rebuild.
-        """
-        if not self._preallocated:
-            self._open().truncate(max(self.max_entries, self.count) * self.entry.size)
-            self._preallocated = True
-
     def write_pending(self) -> None:
         """Write the buffered entries to the file, unsynced.
 
@@ -120,11 +111,21 @@ class SparseIndex:
             if self._is_rebuilding:
                 write_atomically(self._fs, self.path, bytes(self._pending), sync=False)
             else:
-                position = self._written * self.entry.size
-                self._open().write_pieces(position, [self._pending], len(self._pending))
+                file = self._open()
+                if self.takes_appends and not self._is_preallocated:
+                    self._preallocate(file)
+                file.write_pieces(self._written * self.entry.size, [self._pending], len(self._pending))
             self._written = self._count
             self._pending = bytearray()
         self._is_rebuilding = False
+
+    def _preallocate(self, file: File) -> None:
+        """Extend the file to its full size.
+
+        It may contain more than `max_entries`, written with a larger segment.index.bytes or by a rebuild.
+        """
+        file.truncate(max(self.max_entries, self.count) * self.entry.size)
+        self._is_preallocated = True
 
     def trim(self) -> None:
         """Write the buffered entries and truncate the file to its entries, after the last append."""
@@ -134,7 +135,7 @@ class SparseIndex:
             file, size_bytes = self._open(), self.count * self.entry.size
             if file.size_bytes() != size_bytes:
                 file.truncate(size_bytes)
-        self._preallocated = False
+        self._is_preallocated = self.takes_appends = False
 
     def reset(self) -> None:
         """Remove the file and all entries before a rebuild, whose entries stay in memory until `write_pending`."""
@@ -142,7 +143,7 @@ class SparseIndex:
         self._count = self._written = 0
         self._pending = bytearray()
         self._block = b""
-        self._preallocated = False
+        self._is_preallocated = self.takes_appends = False
         self._is_rebuilding = True
         self._entries_replaced()
 
@@ -160,7 +161,7 @@ class SparseIndex:
             # The space behind the last entry must read as zeros, so the file is shortened before it is extended again.
             file = self._open()
             file.truncate(count * self.entry.size)
-            if self._preallocated:
+            if self._is_preallocated:
                 file.truncate(max(self.max_entries, count) * self.entry.size)
         else:
             del self._pending[(count - self._written) * self.entry.size :]

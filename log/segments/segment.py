@@ -209,12 +209,14 @@ class Segment:
         self.size_bytes = position
 
     def _make_ready(self) -> None:
-        """Prepare for the first append: extend the files to their full size and load the values that appends need."""
+        """Prepare for the first append: extend the file to its full size and load the values that appends need.
+
+        The indexes create their files with their first entries: to create files takes longer than the append.
+        """
         if self.size_bytes < self._preallocated_bytes:
             self._is_extended = True
             self.file.truncate(self._preallocated_bytes)
-        self.offset_index.preallocate()
-        self.time_index.preallocate()
+        self.offset_index.takes_appends = self.time_index.takes_appends = True
         _ = self.max_timestamp
         self.indexes_full = self.offset_index.is_full or self.time_index.is_full
         self._ready = True
@@ -540,8 +542,8 @@ class Segment:
             self._is_extended
             or self.is_torn
             or self.is_repaired
-            or self.offset_index.is_preallocated
-            or self.time_index.is_preallocated
+            or self.offset_index.takes_appends
+            or self.time_index.takes_appends
         )
 
     # Changing

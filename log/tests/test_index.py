@@ -27,19 +27,20 @@ def times(fs: MemoryFileSystem, max_bytes: int = 12000, *, fresh: bool = True) -
 
 def test_a_file_is_preallocated_and_trimmed_to_its_entries(fs: MemoryFileSystem):
     index = offsets(fs, max_bytes=803)
-    assert not fs.exists("/d/o.index"), "created when it is first needed"
-    index.preallocate()
+    index.takes_appends = True
     index.append(BASE + 5, 70)
     index.append(BASE + 9, 4200)
-    assert fs.size_bytes("/d/o.index") == 800, "whole entries only"
+    assert not fs.exists("/d/o.index"), "created when it is first needed"
     index.write_pending()
     expected = bytes.fromhex("00000005 00000046 00000009 00001068")
-    assert fs.read_bytes("/d/o.index") == expected + bytes(800 - 16)
+    assert fs.read_bytes("/d/o.index") == expected + bytes(800 - 16), "whole entries only"
     index.trim()
     assert fs.read_bytes("/d/o.index") == expected
-    index.preallocate()
+    index.takes_appends = True
+    index.append(BASE + 11, 8300)
+    index.write_pending()
     assert fs.size_bytes("/d/o.index") == 800, "appends go on after a trim"
-    assert index.count == 2
+    assert index.count == 3
 
 
 def test_a_truncation_keeps_entries_above_a_lowered_limit(fs: MemoryFileSystem):
@@ -49,7 +50,9 @@ def test_a_truncation_keeps_entries_above_a_lowered_limit(fs: MemoryFileSystem):
         index.append(BASE + number, number * 10)
     index.trim()
     index = offsets(fs, max_bytes=80, fresh=False)
-    index.preallocate()
+    index.takes_appends = True
+    index.append(BASE + 20, 200)
+    index.write_pending()
     index.truncate_to(BASE + 15)
     assert index.entries() == [(number, number * 10) for number in range(15)]
 
@@ -133,7 +136,7 @@ def test_reset_of_an_index_that_was_not_read(fs: MemoryFileSystem):
 
 def test_truncated_entries_read_as_zeros(fs: MemoryFileSystem):
     index = offsets(fs, 80)
-    index.preallocate()
+    index.takes_appends = True
     for number in range(5):
         index.append(BASE + number * 10, number)
     index.write_pending()
@@ -196,6 +199,6 @@ def test_an_index_that_outgrew_its_limit_keeps_its_entries(fs: MemoryFileSystem,
     index.trim()
     before = made(fs, fresh=False).entries()
     index = made(fs, max_bytes=64, fresh=False)
-    index.preallocate()
+    index.takes_appends = True
     index.trim()
     assert made(fs, fresh=False).entries() == before

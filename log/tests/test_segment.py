@@ -54,6 +54,17 @@ def test_entries_are_sparse_and_have_last_offsets(fs: MemoryFileSystem):
     assert fs.size_bytes("/d/00000000000000000100.timeindex") == 36
 
 
+def test_appends_without_entries_create_no_index_files(fs: MemoryFileSystem):
+    """The creation of two files would take longer than the first append to each of a thousand new partitions."""
+    segment = make(fs)
+    put(segment, BASE)
+    segment.write_pending()
+    assert fs.list_names("/d") == ["00000000000000000100.log"]
+    segment.seal()
+    assert fs.list_names("/d") == [f"00000000000000000100.{kind}" for kind in ("index", "log", "timeindex")]
+    assert segment.time_index.entries() == [(10, 0)]
+
+
 def test_entries_are_never_far_apart(fs: MemoryFileSystem):
     """A search reads each header between two entries, also in a topic that is configured to have no entries."""
     properties = config(index_interval_bytes=2**31 - 1, segment_index_bytes=12000)
@@ -205,15 +216,15 @@ def test_truncate_drops_batches_that_reach_the_offset(fs: MemoryFileSystem, offs
 
 
 def test_names_of_a_deleted_segment(fs: MemoryFileSystem):
-    segment = make(fs)
-    size = put(segment, BASE)
+    segment = make(fs, interval_bytes=0)
+    size = put(segment, BASE) + put(segment, BASE + 1)
     segment.write_pending()
     deleted = segment.mark_deleted()
     assert (deleted.base_offset, deleted.size_bytes) == (BASE, size)
     stem = "00000000000000000100"
     assert fs.list_names("/d") == [f"{stem}.{kind}.deleted" for kind in ("index", "log", "timeindex")]
     assert set(fs.list_names("/d")) <= set(deleted.names)
-    assert segment.file.pread(0, size) == data(BASE), "a region that was read can still be sent"
+    assert segment.file.pread(0, size) == data(BASE) + data(BASE + 1), "a region that was read can still be sent"
 
 
 def test_a_moved_hint_leaves_room_for_others(fs: MemoryFileSystem):
