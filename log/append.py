@@ -326,7 +326,8 @@ class Appender:
         before = log.leader_epochs
         try:
             # A checkpoint with the epochs of batches that were refused must not be found after a crash.
-            log.write_epochs()
+            if not log.has_unwritten_epochs:
+                log.write_epochs()
             for header in headers:
                 if header.partition_leader_epoch != log.leader_epochs.latest_epoch:
                     log.assign_epoch(header.partition_leader_epoch, header.base_offset)
@@ -335,6 +336,7 @@ class Appender:
             if log.leader_epochs is not before:
                 log.leader_epochs = before
                 before.dirty = True
+                log.has_unwritten_epochs = False
             raise
 
     def _replicated_batches(

@@ -79,6 +79,7 @@ class LogState:
     `has_unsynced_name`: the name of the log's own directory, or the topic id in it, may not be durable, and no flush in
     progress syncs it.
     `unsynced_epoch_at`: from this offset on, leader epochs may be durable in the batches only.
+    `has_unwritten_epochs`: all leader epochs are in the batches only, because the checkpoint has none.
     `unsynced_truncation` is set by a truncation until its result is durable: nothing is appended before.
 
     `untouched_end`: log end and size of the last segment when the log was loaded after a clean stop, None after a
@@ -107,6 +108,7 @@ class LogState:
         self.unwritten_snapshots: list[SnapshotWrite] = []
         self.has_unsynced_name = loaded.log_end_offset == loaded.segments[0].base_offset
         self.unsynced_epoch_at: int | None = None
+        self.has_unwritten_epochs = False
         self.unsynced_truncation: UnsyncedTruncation | None = None
         self.untouched_end: tuple[int, int] | None = None
         self.doubtful_segment: Segment | None = None
@@ -190,12 +192,21 @@ class LogState:
             self.unsynced_epoch_at = self.log_end_offset
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch with its first batch. If it raises OSError, nothing has changed."""
+        """Begin a leader epoch with its first batch. If it raises OSError, nothing has changed.
+
+        The first epoch of a log is written by the next flush: without epochs in the checkpoint, recovery finds them in
+        the batches. To create the file would take longer than the first append to each of many new partitions.
+        """
         before = self.leader_epochs
         changed = LeaderEpochs(before.entries)
         changed.dirty = before.dirty
         if changed.assign(epoch, start_offset):
             self.leader_epochs = changed
+            if not before.entries and not before.dirty:
+                self.has_unwritten_epochs = True
+                if self.unsynced_epoch_at is None:
+                    self.unsynced_epoch_at = start_offset
+                return
             try:
                 self.write_epochs()
             except OSError:
@@ -219,7 +230,7 @@ class LogState:
             return
         path = self.epochs_path
         checkpoints.write_leader_epochs(self.fs, path, self.leader_epochs.entries, sync=sync)
-        self.leader_epochs.dirty = False
+        self.leader_epochs.dirty = self.has_unwritten_epochs = False
         self.unsynced_paths.add(path)
         if self.unsynced_epoch_at is None:
             self.unsynced_epoch_at = self.flushed_offset

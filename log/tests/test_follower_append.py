@@ -135,6 +135,30 @@ def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
     assert [offset for offset, _ in read_all(log)] == [0, 1, 2]
 
 
+def test_the_first_leader_epoch_is_written_by_a_flush_and_found_in_the_batches_until_then() -> None:
+    """The creation of a file would take longer than the first append to each of a thousand new partitions."""
+    log = open_log()
+    fs = memory_fs(log)
+    follow(log, one(0, 2))
+    follow(log, one(1, 2))
+    path = f"{log.directory}/leader-epoch-checkpoint"
+    assert not fs.exists(path)
+    assert log.leader_epochs.entries == [(2, 0)]
+    assert log.recovery_point == 0
+    assert open_log(fs, is_clean=False).leader_epochs.entries == [(2, 0)]
+    fs.remove(path)
+    log.flush(NOW_MS)
+    assert fs.read_bytes(path) == b"0\n1\n2 0\n"
+
+
+def test_the_second_leader_epoch_is_written_with_the_first() -> None:
+    log = open_log()
+    fs = memory_fs(log)
+    follow(log, one(0, 2))
+    follow(log, one(1, 3), one(2, 4))
+    assert fs.read_bytes(f"{log.directory}/leader-epoch-checkpoint") == b"0\n3\n2 0\n3 1\n4 2\n"
+
+
 @pytest.mark.parametrize(
     ("refused", "after"), [(".log", 1), ("leader-epoch-checkpoint", 1), ("leader-epoch-checkpoint", 2)]
 )
