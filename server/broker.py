@@ -54,7 +54,7 @@ from odradek.server.membership.embedded import EmbeddedMembership
 from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.network.connections import ConnectionRegistry
-from odradek.server.network.reactor import find_watchdog
+from odradek.server.network.reactor import find_poll_counter, find_watchdog
 from odradek.server.network.reactor import install as install_reactor
 from odradek.server.network.stalls import find_timeout_ms
 from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory
@@ -103,7 +103,7 @@ class Broker:
         self._reactor = environment.reactor
         self._now_ms = environment.now_ms
         self._random = environment.random_source
-        self._slices = Slices(self._reactor, environment.monotonic, environment.slice_s)
+        self._slices = Slices(self._reactor, environment.monotonic, environment.slice_s, environment.count_polls)
         self._image = ClusterMetadata()
         # The parts that `start` creates, in order of creation.
         self._store: MetadataStore | None = None
@@ -137,7 +137,12 @@ class Broker:
     def _make_membership(self) -> "EmbeddedMembership | ClusterMembership":
         environment = self._environment
         pacing = ReactorPacing(
-            self._reactor, self._slices, environment.monotonic, environment.run_in_thread, environment.slice_s
+            self._reactor,
+            self._slices,
+            environment.monotonic,
+            environment.run_in_thread,
+            environment.slice_s,
+            environment.count_polls,
         )
         tasks = self._delayed_tasks
         if not self.config.zookeeper_connect:
@@ -520,7 +525,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
     """Run a broker until SIGTERM or SIGINT; return the exit code. `started_s` is the monotonic start of the process."""
     reactor = install_reactor()
     _redirect_twisted_log()
-    environment = Environment(reactor, watchdog=find_watchdog(reactor))
+    environment = Environment(reactor, watchdog=find_watchdog(reactor), count_polls=find_poll_counter(reactor))
     broker = Broker(config, environment)
 
     def started(advertised: tuple[Listener, ...]) -> None:

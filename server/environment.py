@@ -38,16 +38,23 @@ class Environment:
     random_source: for ids, jitter and other random values
     watchdog: the reactor's watchdog, if it has one
     slice_s: seconds of each reactor iteration for long work (`slices`)
+    count_polls: returns the number of the reactor's iterations so far, if it counts them
     """
 
     slice_s = SLICE_S
     watchdog: Watchdog | None = None
+    count_polls: Callable[[], int] | None = None
 
     def __init__(
-        self, reactor: Reactor, random_source: random.Random | None = None, watchdog: Watchdog | None = None
+        self,
+        reactor: Reactor,
+        random_source: random.Random | None = None,
+        watchdog: Watchdog | None = None,
+        count_polls: Callable[[], int] | None = None,
     ) -> None:
         self.reactor = reactor
         self.watchdog = watchdog
+        self.count_polls = count_polls
         self.random_source: random.Random = random_source or random.SystemRandom()
         self.fs: FileSystem = OsFileSystem()
         self._compaction_threads = GrowingThreads(reactor, "compaction")

@@ -43,9 +43,13 @@ _CATCH_UP_S: Final = 1.0
 
 
 class PlainEPollReactor(EPollReactor):
-    """Calls descriptors directly for their events, and flushes responses after the timers and after the events."""
+    """Calls descriptors directly for their events, and flushes responses after the timers and after the events.
+
+    polls: the number of iterations so far, each of which begins with a poll
+    """
 
     seconds = staticmethod(time.monotonic)
+    polls = 0
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -87,6 +91,7 @@ class PlainEPollReactor(EPollReactor):
                 watchdog.report(busy_s)
             self._woke_s = None
         events = self._take_unhandled() or self._poll(0 if scheduler.waiting else timeout)
+        self.polls += 1
         now_s = self._woke_s = clock()
         watchdog.begin_iteration(now_s)
         scheduler.begin_iteration(now_s)
@@ -212,3 +217,8 @@ def install() -> Reactor:
 def find_watchdog(reactor: Reactor) -> Watchdog | None:
     """Return the watchdog of a reactor, if it has one."""
     return reactor.watchdog if isinstance(reactor, PlainEPollReactor) else None
+
+
+def find_poll_counter(reactor: Reactor) -> Callable[[], int] | None:
+    """Return a function that returns how often a reactor has polled, if it counts that."""
+    return (lambda: reactor.polls) if isinstance(reactor, PlainEPollReactor) else None

@@ -38,7 +38,7 @@ from odradek.server.request import RequestContext
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore, SqliteNodeTable
 from odradek.server.stores.tests.test_sqlite_commit import Disk
 from odradek.server.work.metadata_pacing import ReactorPacing
-from odradek.server.work.slices import Slices
+from odradek.server.work.slices import SLICE_S, Slices
 from odradek.server.work.waits import carry_through
 
 COUNT = 60
@@ -423,6 +423,24 @@ def test_a_stop_ends_work_of_the_broker_without_a_log_line(caplog):
         clock.iterate()
     assert waiting.called
     assert "please report it" in caplog.text
+
+
+def test_pauses_after_an_event_and_in_the_timers_after_it_end_one_slice():
+    clock, polls, now_s, steps = Iterations(), [0], [0.0], []
+
+    async def work():
+        for _ in range(20):
+            await pacing.pause()
+            now_s[0] += SLICE_S / 4
+            steps.append(polls[0])
+
+    slices = Slices(clock, lambda: now_s[0])
+    pacing = ReactorPacing(clock, slices, lambda: now_s[0], run_inline, count_polls=lambda: polls[0])
+    Deferred.fromCoroutine(work())
+    for _ in range(4):
+        clock.iterate()
+        polls[0] += 1
+    assert [steps.count(poll) for poll in range(3)] == [5, 5, 5], "a resumed step, and a slice of four"
 
 
 async def asking(work):

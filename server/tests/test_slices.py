@@ -68,6 +68,18 @@ def test_all_work_shares_a_slice(work):
     assert set(work.iterate() + work.iterate()) == set("abcd")
 
 
+def test_events_and_the_timers_after_them_share_a_slice():
+    """Otherwise long work would delay other requests by two slices between two polls."""
+    work, polls = Work(), [0]
+    work.slices = Slices(work.clock, lambda: work.now_s, 3 * STEP_S, lambda: polls[0])
+    work.slices.run(work.steps("a", 20))
+    assert work.log == ["a"] * 3, "work that an event begins"
+    assert work.iterate() == "a", "each call does a step"
+    for _ in range(3):
+        polls[0] += 1
+        assert work.iterate() == "aaa"
+
+
 def test_a_small_request_does_not_wait_for_large_ones(work):
     work.slices.run(work.steps("a", 9))
     results = []

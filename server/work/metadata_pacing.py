@@ -1,5 +1,6 @@
 """Pacing of long metadata changes on the reactor thread, between which other requests are served."""
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
@@ -20,7 +21,10 @@ T = TypeVar("T")
 
 
 class ReactorPacing:
-    """The pacing of a metadata store (`store.Pacing`), and the executor of the controller (`events.Executor`)."""
+    """The pacing of a metadata store (`store.Pacing`), and the executor of the controller (`events.Executor`).
+
+    count_polls: as for `Slices`
+    """
 
     def __init__(
         self,
@@ -29,13 +33,16 @@ class ReactorPacing:
         monotonic: Callable[[], float],
         run_in_thread: RunInThread,
         slice_s: float = SLICE_S,
+        count_polls: Callable[[], int] | None = None,
     ) -> None:
         self._reactor = reactor
         self._slices = slices
         self._monotonic = monotonic
         self._run_in_thread = run_in_thread
         self._slice_s = slice_s
+        self._count_polls = count_polls or itertools.count().__next__
         self._end_s: float | None = None
+        self._began_at_poll = -1
 
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
         """Run short steps in slices, and return their result."""
@@ -69,6 +76,7 @@ class ReactorPacing:
         """Wait for the next reactor iteration if work that calls this has used its slice of this iteration."""
         if self._end_s is None:
             self._end_s = self._monotonic() + self._slice_s
+            self._began_at_poll = self._count_polls()
             self._reactor.callLater(0, self._begin_iteration)
         elif self._monotonic() >= self._end_s:
             over: Deferred[None] = Deferred()
@@ -76,7 +84,11 @@ class ReactorPacing:
             await over
 
     def _begin_iteration(self) -> None:
-        self._end_s = None
+        if self._count_polls() == self._began_at_poll:
+            # Events have used the slice of this iteration, whose timers are called now.
+            self._reactor.callLater(0, self._begin_iteration)
+        else:
+            self._end_s = None
 
 
 def _report(failure: Failure) -> None:

@@ -5,6 +5,7 @@ retries of delayed requests and the responses of coordinators to replicated requ
 (`make_separate`).
 """
 
+import itertools
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
@@ -45,16 +46,28 @@ def run_first_steps(steps: Generator[None, None, T], most_steps: int) -> T | Non
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
 
+    `count_polls` returns how often the reactor has polled; an iteration lasts from one poll to the next. It has events
+    and then timers: a slice that was used up by events begins anew after the next poll, not with the timers. By default
+    the reactor polls between any two calls of its timers.
+
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
 
     A slice begins anew in the iteration after it was used up, not in every iteration. Therefore short work costs no
     timer, but work may wait for the next iteration because of work in earlier ones.
     """
 
-    def __init__(self, clock: Clock, monotonic: Callable[[], float], slice_s: float = SLICE_S) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        monotonic: Callable[[], float],
+        slice_s: float = SLICE_S,
+        count_polls: Callable[[], int] | None = None,
+    ) -> None:
         self._monotonic = monotonic
         self._slice_s = slice_s
+        self._count_polls = count_polls or itertools.count().__next__
         self._used_s = 0.0
+        self._used_up_at_poll = -1
         self._clock = clock
         self._renewal: DelayedCall | None = None
         # Twisted's interfaces have no types: a DelayedCall is an IDelayedCall.
@@ -68,7 +81,7 @@ class Slices:
 
         They stop when these stop.
         """
-        separate = Slices(self._clock, self._monotonic, min(slice_s, self._slice_s))
+        separate = Slices(self._clock, self._monotonic, min(slice_s, self._slice_s), self._count_polls)
         self._separate.append(separate)
         return separate
 
@@ -171,11 +184,15 @@ class Slices:
             if self._used_s < self._slice_s:
                 return False
             if self._renewal is None and self._slice_s:
+                self._used_up_at_poll = self._count_polls()
                 self._renewal = self._clock.callLater(0, self._renew)
             return True
 
         return is_over
 
     def _renew(self) -> None:
+        if self._count_polls() == self._used_up_at_poll:
+            self._renewal = self._clock.callLater(0, self._renew)
+            return
         self._renewal = None
         self._used_s = 0.0
