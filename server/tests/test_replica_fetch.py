@@ -234,6 +234,33 @@ def test_a_large_fetch_of_a_follower_is_read_in_slices(world, monkeypatch):
     assert sizes(answers[0]) == [size, 0]
 
 
+def test_a_step_of_a_followers_first_read_has_few_partitions(world, monkeypatch):
+    """Progress in each of a hundred partitions would complete a hundred produce requests in one step."""
+    steps, read = [], LimitedRead.read
+
+    def counted(self, targets):
+        steps.append(len(targets))
+        read(self, targets)
+
+    monkeypatch.setattr(LimitedRead, "read", counted)
+    count = 3 * handler.FOLLOWER_PARTITIONS_PER_STEP
+    assert count < handler.PARTITIONS_PER_STEP, "a consumer's fetch of so many is read at once"
+    world.create("many", count)
+    topic_id = world.cluster.image.topics["many"].topic_id
+    for index in range(count):
+        partition = world.partition("many", index)
+        partition.apply(PartitionMetadata(1, EPOCH, (1, 2), (1, 2)), partition.log)
+    deferred = world.start_fetch(
+        *[(topic_id, index, 0, {"current_leader_epoch": EPOCH}) for index in range(count)],
+        version=IN_CLUSTER,
+        replica_state=FetchRequestReplicaState(replica_id=2),
+        max_wait_ms=0,
+    )
+    world.clock.pump([0] * 9)
+    assert len(rows(deferred.result)) == count
+    assert steps == [handler.FOLLOWER_PARTITIONS_PER_STEP] * 3
+
+
 class NoAnswers:
     """A controller that answers no change of an ISR."""
 
