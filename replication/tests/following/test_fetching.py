@@ -7,10 +7,11 @@ import pytest
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from odradek.replication.following.fetch_session import FetcherSession
 from odradek.replication.following.fetched_partition import FetchState
 from odradek.replication.following.offset_reset import OffsetReset
 from odradek.replication.following.settings import FetcherSettings
-from odradek.replication.tests.following.cluster import LogCluster, batches, describe
+from odradek.replication.tests.following.cluster import LogCluster, World, batches, describe
 
 
 def assert_equal_logs(cluster, index=0):
@@ -69,6 +70,27 @@ def test_unchanged_partitions_are_not_repeated_in_a_session():
     cluster.run()
     assert [sorted(fetched_rows(request)) for request in fetches(cluster.nodes[1])[:3]] == [[1], [], []]
     assert all(request.session_epoch > 0 for request in fetches(cluster.nodes[1]))
+
+
+def test_a_fetcher_makes_few_rows_of_a_request_between_two_pauses(monkeypatch):
+    events, put, pause = [], FetcherSession.put, World.pause
+
+    def recorded_put(session, key, row):
+        events.append("r")
+        put(session, key, row)
+
+    async def recorded_pause(world):
+        events.append(" ")
+        await pause(world)
+
+    monkeypatch.setattr(FetcherSession, "put", recorded_put)
+    monkeypatch.setattr(World, "pause", recorded_pause)
+    cluster = LogCluster(partitions=100)
+    for index in range(100):
+        cluster.elect(1, index=index)
+    cluster.run()
+    assert events.count("r") >= 100
+    assert max(map(len, "".join(events).split())) <= 16
 
 
 def test_a_partition_that_is_no_longer_followed_is_forgotten():
