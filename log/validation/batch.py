@@ -126,8 +126,12 @@ def split_batches(records: memoryview) -> list[memoryview]:
 def chunk_batches(records: memoryview, max_batches: int, max_bytes: int) -> Iterator[memoryview]:
     """Divide `records` into views of whole batches, each with one batch or within both limits.
 
-    Raises as `find_batches`, when the iteration reaches the batch.
+    Raises as `find_batches`, when the iteration reaches the batch; for a single batch that is left to its reader.
     """
+    rest_bytes = len(records) - LOG_OVERHEAD
+    if rest_bytes >= 0 and BATCH_LENGTH.unpack_from(records, LENGTH_POSITION)[0] == rest_bytes:
+        yield records
+        return
     begin = end = count = 0
     for batch in find_batches(records):
         if count and (count == max_batches or end - begin + len(batch) > max_bytes):

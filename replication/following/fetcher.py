@@ -322,6 +322,9 @@ class Fetcher:
             self._parts.throttle.record(partition.topic, partition.index, appended_bytes)
 
     def _begin_sync(self, partition: FetchedPartition) -> None:
+        """Begin a sync of the log if the next fetch requires it. Raises KafkaError: as `FollowerReplica.log`."""
+        if not partition.replica.requires_sync(partition.leader_epoch):
+            return
         waiter = self._parts.tasks.waiter()
 
         def done(error: Exception | None) -> None:
@@ -329,8 +332,8 @@ class Fetcher:
                 self._fail(partition, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the sync failed: {error}"))
             waiter.callback(None)
 
-        if partition.replica.begin_sync(partition.leader_epoch, done):
-            self._syncs.append(waiter)
+        partition.replica.sync(partition.leader_epoch, done)
+        self._syncs.append(waiter)
 
     async def _reset(self, partitions: list[FetchedPartition], channel: BrokerChannel) -> None:
         try:

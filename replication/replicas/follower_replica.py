@@ -85,15 +85,18 @@ class FollowerReplica:
             if appended_bytes:
                 yield
             log = self.log(leader_epoch)
-            with self._reporting_failures():
-                try:
-                    info = log.append_as_follower(chunk, now_ms=self._now_ms(), leader_epoch=leader_epoch)
-                except UnexpectedOffsetError as error:
-                    end_offset = log.log_end_offset
-                    is_obsolete = end_offset in (log.log_start_offset, leader_start_offset)
-                    if not (is_obsolete and error.first_offset < end_offset <= error.last_offset):
-                        raise
+            try:
+                info = log.append_as_follower(chunk, now_ms=self._now_ms(), leader_epoch=leader_epoch)
+            except UnexpectedOffsetError as error:
+                end_offset = log.log_end_offset
+                is_obsolete = end_offset in (log.log_start_offset, leader_start_offset)
+                if not (is_obsolete and error.first_offset < end_offset <= error.last_offset):
+                    raise
+                with self._reporting_failures():
                     info = self._start_over_with(chunk, error.first_offset, log, leader_epoch)
+            except (LogDirFailure, ShortageError) as failure:
+                self.partition.report_failure(failure)
+                raise
             if info is None:
                 break
             appended_bytes += info.size_bytes
@@ -110,18 +113,18 @@ class FollowerReplica:
         log.advance_log_start(start_offset)
         return info
 
-    def begin_sync(self, leader_epoch: int, done: Done) -> bool:
-        """Sync the log in a thread, then call `done`, if that is required before the next fetch.
+    def requires_sync(self, leader_epoch: int) -> bool:
+        """Return whether the log has to be synced before the next fetch.
 
         The leader counts records below the fetch offset as replicated. With flush.messages or flush.before.acks a
-        power loss must not remove them. A power loss must not restore truncated batches, either. Return whether `done`
-        will be called, or has been.
+        power loss must not remove them. A power loss must not restore truncated batches, either.
         """
         log = self.log(leader_epoch)
-        if not log.has_unsynced_truncation and log.log_end_offset - log.flushed_offset < log.state.flush_messages:
-            return False
-        self._logs.flush(log, done)
-        return True
+        return log.has_unsynced_truncation or log.log_end_offset - log.flushed_offset >= log.state.flush_messages
+
+    def sync(self, leader_epoch: int, done: Done) -> None:
+        """Sync the log in a thread, then call `done`."""
+        self._logs.flush(self.log(leader_epoch), done)
 
     def update_offsets(self, high_watermark: int, log_start_offset: int, leader_epoch: int) -> None:
         """Adopt the leader's high watermark, bounded by this log, and its log start offset.
@@ -177,7 +180,7 @@ class FollowerReplica:
         partition.wake_watchers()
 
     def _truncate_to(self, offset: int, leader_epoch: int, reason: str) -> Generator[None, None, bool]:
-        """Truncate the log unless its leader epoch ends between two steps. The next `begin_sync` makes that durable."""
+        """Truncate the log unless its leader epoch ends between two steps. The next `sync` makes that durable."""
         log, partition = self.log(leader_epoch), self.partition
         steps = self._logs.truncate_in_steps(partition.topic, partition.index, offset, self._now_ms())
         while True:

@@ -106,6 +106,7 @@ class ReplicationThrottle:
         seconds = int(configs.static.value("replication.quota.window.size.seconds"))
         self._meter = RateMeter(monotonic_ms, count, seconds * 1000)
         self._parsed: dict[str, tuple[LogConfig, frozenset[int] | None]] = {}
+        self._known_limit: tuple[PropertySet, int] | None = None
 
     def is_throttled(self, topic: str, index: int) -> bool:
         """Return whether this broker's replica of the partition is throttled."""
@@ -134,4 +135,8 @@ class ReplicationThrottle:
         return limit < INT64_MAX and self.is_throttled(topic, index) and self._meter.measure() > limit
 
     def _limit(self) -> int:
-        return int(self._configs.current.value(self._rate_property))
+        current, known = self._configs.current, self._known_limit
+        if known is None or known[0] is not current:
+            # Each response to a follower asks for the limit, which seldom changes.
+            known = self._known_limit = current, int(current.value(self._rate_property))
+        return known[1]
