@@ -23,6 +23,7 @@ from odradek.replication.remote import BrokerChannel, BrokerUnavailableError
 from odradek.server.brokers.connection import BrokerConnection, Connect, ConnectionAttempt, VersionRange
 from odradek.server.brokers.request_codec import decode_response, encode_request
 from odradek.server.work.clock import Clock
+from odradek.server.work.reused_timer import ReusedTimer
 from odradek.server.work.slices import Slices
 from odradek.server.work.waits import Wait
 
@@ -116,6 +117,7 @@ class TcpBrokerChannel:
         self._connection: BrokerConnection | None = None
         self._attempt: ConnectionAttempt | None = None
         self._pause: Deferred[None] | None = None
+        self._response_timer = ReusedTimer(clock)
         self._failures = 0
         self._connect_from_s = 0.0
         self._correlation_id = 0
@@ -150,6 +152,7 @@ class TcpBrokerChannel:
             pause.callback(None)
         # Normally the loop has ended the queue; it has not while it encodes or decodes in slices.
         self._fail_queue(why)
+        self._response_timer.release()
 
     async def _serve_queue(self) -> None:
         """Send the requests of the queue, one after the other."""
@@ -251,13 +254,11 @@ class TcpBrokerChannel:
     ) -> Response:
         self._correlation_id = correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         encoded = await encode_request(request, version, correlation_id, self._client_id, self._slices)
-        why = f"no response from {self._name} to {type(request).__name__} within {self._timeout_s:g} s"
-        timer = self._clock.callLater(self._timeout_s, connection.close, why)
+        self._response_timer.start(self._timeout_s, self._end_unanswered, connection, request)
         try:
             frame = await connection.exchange(encoded, correlation_id)
         finally:
-            if timer.active():
-                timer.cancel()
+            self._response_timer.stop()
         try:
             response = await decode_response(frame, response_type, version, self._slices)
         except DecodeError as error:
@@ -265,6 +266,9 @@ class TcpBrokerChannel:
             raise BrokerUnavailableError(f"{self._name} sent a malformed response: {error}") from error
         self._failures = 0
         return response
+
+    def _end_unanswered(self, connection: BrokerConnection, request: Message) -> None:
+        connection.close(f"no response from {self._name} to {type(request).__name__} within {self._timeout_s:g} s")
 
 
 class UnreachableBroker:

@@ -27,6 +27,7 @@ from odradek.replication.metadata.image import BrokerMetadata, Endpoint
 from odradek.replication.remote import BrokerUnavailableError
 from odradek.server.brokers.channel import SetupTimeout, TcpBrokerChannel, TcpBrokerChannels
 from odradek.server.tests.broker_network import FakeNetwork, response_frame
+from odradek.server.work.reused_timer import ReusedTimer
 from odradek.server.work.waits import describe_wait
 
 TIMEOUT_MS = 3000
@@ -58,8 +59,13 @@ class Caller:
         return str(outcome)
 
     def check_idle(self):
-        """Check that no timer is left."""
+        """Check that no timer is left, except that of the responses, which has no effect."""
+        calls = self.clock.getDelayedCalls()
+        assert not [call for call in calls if not isinstance(getattr(call.func, "__self__", None), ReusedTimer)]
+        closed = [link.is_aborted for link in self.network.links]
+        self.clock.advance(TIMEOUT_MS / 1000)
         assert not self.clock.getDelayedCalls()
+        assert closed == [link.is_aborted for link in self.network.links]
 
 
 @pytest.fixture
