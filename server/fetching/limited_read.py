@@ -118,7 +118,8 @@ class LimitedRead:
                     log = partition.readable_log(current_epoch, leader_only=leader_only)
                 state = log.state
                 if follower >= 0:
-                    partition.check_follower(follower, current_epoch)
+                    if follower not in partition.followers:
+                        partition.check_follower(follower, current_epoch)
                 elif rack and self._redirect(requested, partition, log):
                     target.available_bytes = 0
                     continue

@@ -14,7 +14,7 @@ response. From version 11 on consumers may fetch from followers (KIP-392).
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, overload
 
@@ -82,6 +82,10 @@ PARTITIONS_PER_STEP: Final = 100
 FOLLOWER_PARTITIONS_PER_STEP: Final = 25
 """The same for a follower, up to 0.5 ms too: its progress may complete a produce request for each partition."""
 
+_FEW_PARTITIONS: Final = 4
+"""Number of unsettled partitions up to which a retry of a follower's fetch reads them without a measurement before."""
+
+_FOLLOWER_READERS: Final = 64
 _ITEMS_FREED_PER_STEP: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -406,12 +410,32 @@ class _Fetch:
         return waiting
 
     def _try_complete(self) -> "Reply[FetchResponse] | None":
-        if self.watch is not None or len(self.targets) + len(self.refused) > 1:
+        if not self._find_few_targets():
             return self._complete() if self._has_enough_available() else None
         read = self._make_read()
-        read.read(self.targets)
+        self._read(read, self.targets)
         self._add_refused(read, 0, len(self.refused))
-        return self._respond(read) if self._has_read_enough(read) else None
+        if self._has_read_enough(read):
+            return self._respond(read)
+        self.available_bytes = read.read_bytes
+        return None
+
+    def _find_few_targets(self) -> bool:
+        """Return whether reading all partitions takes about as long as measuring those that have changed.
+
+        In a follower's session these are its unsettled partitions, unless one of them does not exist any more.
+        """
+        watch = self.watch
+        if watch is None:
+            return len(self.targets) + len(self.refused) <= 1
+        if len(watch.unsettled) > _FEW_PARTITIONS:
+            return False
+        self._find_targets(self._forget_targets().items())
+        if self.refused:
+            return False
+        assert self.operation is not None
+        self.operation.changed.clear()
+        return True
 
     def _has_enough_available(self) -> bool:
         """Check the targets that have changed, up to `PARTITIONS_PER_STEP` of them at a time."""
@@ -528,7 +552,7 @@ class _Fetch:
             if replica_id < 0:
                 return _DEBUGGING_READER
             broker_epoch = NO_BROKER_EPOCH if version < REPLICA_STATE_SINCE else request.replica_state.replica_epoch
-            return FetchReader(None, leader_only=True, follower=replica_id, broker_epoch=broker_epoch)
+            return _make_follower_reader(replica_id, broker_epoch)
         leader_only = version < FOLLOWERS_READABLE_SINCE
         if not leader_only and request.rack_id and self.services.config.selects_replicas_by_rack:
             return FetchReader(
@@ -674,6 +698,11 @@ class _Freeable(Protocol):
 def _make_reader(isolation_level: int, leader_only: bool) -> FetchReader:
     """Return one shared reader for all consumers of a kind."""
     return FetchReader(isolation_level, leader_only)
+
+
+@lru_cache(_FOLLOWER_READERS)
+def _make_follower_reader(replica_id: int, broker_epoch: int) -> FetchReader:
+    return FetchReader(None, leader_only=True, follower=replica_id, broker_epoch=broker_epoch)
 
 
 @cache
