@@ -64,17 +64,20 @@ class PlainEPollReactor(EPollReactor):
 
         Responses are sent before the reactor computes how long it may sleep, because sending may schedule calls.
         """
-        self._insertNewDelayedCalls()
+        if self._newTimedCalls:
+            self._insertNewDelayedCalls()
         if self._pendingTimedCalls:
             late_s = self.seconds() - self._pendingTimedCalls[0].time
             if late_s > _LATE_S:
                 self._handle_input(min(late_s, _CATCH_UP_S))
-        self._run_handed_over()
+        if self.threadCallQueue:
+            self._run_handed_over()
         self._run_timers()
         if self._justStopped:
             self._justStopped = False
             self.fireSystemEvent("shutdown")
-        self.write_coalescer.flush()
+        if self.write_coalescer.waiting:
+            self.write_coalescer.flush()
 
     def doPoll(self, timeout: float | None) -> None:
         """Wait up to `timeout` seconds (None: without limit) for events, and handle them."""
@@ -90,7 +93,9 @@ class PlainEPollReactor(EPollReactor):
             if busy_s > watchdog.threshold_s:
                 watchdog.report(busy_s)
             self._woke_s = None
-        events = self._take_unhandled() or self._poll(0 if scheduler.waiting else timeout)
+        events = self._unhandled and self._take_unhandled()
+        if not events:
+            events = self._poll(0 if scheduler.waiting else timeout)
         self.polls += 1
         now_s = self._woke_s = clock()
         watchdog.begin_iteration(now_s)
@@ -103,15 +108,12 @@ class PlainEPollReactor(EPollReactor):
             events = self._poll(0)
         if scheduler.waiting:
             scheduler.serve()
-        self.write_coalescer.flush()
+        if self.write_coalescer.waiting:
+            self.write_coalescer.flush()
         return had_events
 
     def _poll(self, timeout: float) -> list[tuple[int, int]]:
-        try:
-            events: list[tuple[int, int]] = self._poller.poll(timeout, _MAX_EVENTS)
-        except InterruptedError:
-            return []
-        return events
+        return self._poller.poll(timeout, _MAX_EVENTS)  # type: ignore[no-any-return]
 
     def _take_unhandled(self) -> list[tuple[int, int]]:
         """Take the events that the last iteration did not handle, except those of descriptors closed since."""
@@ -161,8 +163,6 @@ class PlainEPollReactor(EPollReactor):
     def _run_handed_over(self) -> None:
         """Make the calls that threads have passed to the reactor; later ones are for the next iteration."""
         queue = self.threadCallQueue
-        if not queue:
-            return
         calls = queue[: len(queue)]
         del queue[: len(calls)]
         for function, arguments, keywords in calls:
@@ -171,7 +171,8 @@ class PlainEPollReactor(EPollReactor):
             self.wakeUp()
 
     def _run_timers(self) -> None:
-        self._insertNewDelayedCalls()
+        if self._newTimedCalls:
+            self._insertNewDelayedCalls()
         pending = self._pendingTimedCalls
         now_s = self.seconds()
         while pending and pending[0].time <= now_s:

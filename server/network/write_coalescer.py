@@ -14,25 +14,28 @@ logger = logging.getLogger(__name__)
 
 
 class WriteCoalescer:
-    """The writers to flush after the events of a poll. At `LIMIT` writers all are flushed at once."""
+    """The writers to flush after the events of a poll. At `LIMIT` writers all are flushed at once.
+
+    waiting: the writers, in the order of their calls of `add`; empty after `flush`
+    """
 
     LIMIT: Final = 64
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: list[Flushable] = []
+        self.waiting: list[Flushable] = []
 
     def add(self, waiting: Flushable) -> None:
         """Flush `waiting` at the end of the iteration."""
-        self._waiting.append(waiting)
-        if len(self._waiting) >= self.LIMIT:
+        self.waiting.append(waiting)
+        if len(self.waiting) >= self.LIMIT:
             self.flush()
 
     def flush(self) -> None:
         """Flush every writer. One that fails is aborted, and affects no other."""
-        while waiting := self._waiting:
-            self._waiting = []
+        while waiting := self.waiting:
+            self.waiting = []
             for one in waiting:
                 try:
                     one.flush()
