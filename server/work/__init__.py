@@ -8,6 +8,7 @@
 - `record_work`: long work on records
 - `first_metadata`: the wait for the first metadata of a member that has just started
 - `delayed_tasks`: coroutines that run after a delay
+- `reused_timer`: a timer for waits that follow each other
 - `threads`: threads for a bounded amount of work
 - `flusher`: acknowledgements that wait for a sync
 """
