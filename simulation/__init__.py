@@ -17,11 +17,9 @@ Command line: `python -m odradek.simulation --help`. Description: docs/simulatio
 - `history`: the operations of clients and their outcomes
 - `topic_lives`: topics that are deleted and created again
 - `unclean_elections`: elections that may lose records
-- `log_reader`: reads of a whole partition
-- `final_reads`: the reads at the end of a run
+- `reads`: reads of whole partitions
 - `checks`: the checker of histories
-- `invariants`: invariants of a running broker
-- `log_audit`: comparison of a log's files and memory with its records
+- `audits`: checks of running brokers
 - `safeguards`: safeguards of the broker that can be disabled
 - `tracing`: one-line descriptions of messages
 """

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from twisted.logger import LogLevel, globalLogPublisher
 
 from odradek.log.storage.memory_filesystem import SimulatedCrash
-from odradek.simulation import final_reads, scenario, setup
+from odradek.simulation import scenario, setup
 from odradek.simulation.checks import checker
 from odradek.simulation.cluster import scenario as cluster_scenario
 from odradek.simulation.cluster.run import ClusterRun
@@ -20,6 +20,7 @@ from odradek.simulation.faults import Faults
 from odradek.simulation.history import History
 from odradek.simulation.machine.wall_clock import ClockSetter
 from odradek.simulation.phases import END_LIMIT_S, MakeClients, Phases, topic_settings
+from odradek.simulation.reads import final_reads
 from odradek.simulation.scenario import Scenario
 from odradek.simulation.world import LogWatch, Printer, World
 

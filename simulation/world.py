@@ -13,8 +13,8 @@ from odradek.log.storage.memory_filesystem import SimulatedCrash
 from odradek.protocol.schema import Message
 from odradek.replication.metadata.store import StoreUnavailableError
 from odradek.server.broker import Broker
-from odradek.simulation import invariants, log_audit
 from odradek.simulation.api import ClientConnection
+from odradek.simulation.audits import invariants, log_audit
 from odradek.simulation.clients.cluster_connection import connect_to_cluster
 from odradek.simulation.cluster.invariants import ClusterInvariants
 from odradek.simulation.cluster.tree import StoredPartition

@@ -46,7 +46,7 @@ from odradek.simulation.history import (
     Partition,
     Poll,
 )
-from odradek.simulation.log_reader import NotYetError, read_log
+from odradek.simulation.reads.log_reader import NotYetError, read_log
 from odradek.simulation.topic_lives import TopicLife
 
 _MOST_PARTITIONS: Final = 3

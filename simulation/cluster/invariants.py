@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
+from odradek.simulation.audits.invariants import find_violations_of
 from odradek.simulation.cluster.branches import Branches, TopicIdPartition, find_replica
 from odradek.simulation.cluster.committed import CommittedBatches
 from odradek.simulation.cluster.tree import (
@@ -24,7 +25,6 @@ from odradek.simulation.cluster.tree import (
     read_written,
 )
 from odradek.simulation.history import Moment, Partition, name_of
-from odradek.simulation.invariants import find_violations_of
 from odradek.simulation.unclean_elections import UncleanElection
 
 if TYPE_CHECKING:

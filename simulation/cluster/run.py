@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.simulation import final_reads, setup
+from odradek.simulation import setup
 from odradek.simulation.checks import checker
 from odradek.simulation.cluster import scenario
 from odradek.simulation.cluster.directories import find_move, find_remains
@@ -11,6 +11,7 @@ from odradek.simulation.cluster.logs import are_replicated, find_differences
 from odradek.simulation.cluster.power import find_incomplete, find_silent_follower
 from odradek.simulation.history import History
 from odradek.simulation.phases import END_LIMIT_S, MakeClients, Phases, topic_settings
+from odradek.simulation.reads import final_reads
 from odradek.simulation.world import World
 
 START_LIMIT_S: Final = 120.0

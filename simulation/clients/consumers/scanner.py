@@ -9,7 +9,7 @@ from random import Random
 from odradek.simulation.api import ConnectionLost, World
 from odradek.simulation.clients.link import Link, Versions
 from odradek.simulation.history import History, Isolation, Partition, Poll, name_of
-from odradek.simulation.log_reader import NotYetError, read_log
+from odradek.simulation.reads.log_reader import NotYetError, read_log
 
 
 class Scanner:

@@ -24,7 +24,15 @@ from odradek.simulation.history import (
     Lookup,
     Partition,
 )
-from odradek.simulation.log_reader import EARLIEST, LARGEST, LATEST, Connection, NotYetError, list_offset, read_log
+from odradek.simulation.reads.log_reader import (
+    EARLIEST,
+    LARGEST,
+    LATEST,
+    Connection,
+    NotYetError,
+    list_offset,
+    read_log,
+)
 from odradek.simulation.scenario import Scenario
 
 if TYPE_CHECKING:
