@@ -5,12 +5,18 @@ others have to read. A new topic has no notice: its configuration is read when t
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, Configs
-from odradek.replication.metadata.loader import load_broker_configs, load_config_if_any, load_topic_configs, read_node
+from odradek.replication.metadata.loader import (
+    catch_up,
+    load_broker_configs,
+    load_config_if_any,
+    load_topic_configs,
+    read_node,
+)
 from odradek.replication.metadata.store import MetadataStore, NoNodeError, StoreDamagedError, WatchEvent
 
 logger = logging.getLogger(__name__)
@@ -33,25 +39,37 @@ class ConfigFollower:
         self._cache = cache
         self._post = post
         self._last_notice = ""
-        self._topics: dict[str, Configs] = {}
+        # The id of the topic that had a name before its configuration was read.
+        self._read_for: dict[str, bytes] = {}
 
-    async def start(self) -> None:
-        """Load all configurations and watch the notices; call it again in a new session. Raises MetadataStoreError."""
+    async def start(self, topic_ids: Mapping[str, bytes]) -> None:
+        """Load all configurations and watch the notices; call it again in a new session. Raises MetadataStoreError.
+
+        `topic_ids` are the ids of topics that existed before the call. The configurations of other topics are read
+        again by `load_topics`: they may belong to a topic whose deletion is not complete.
+        """
+        self._read_for = dict(topic_ids)
         notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
         self._last_notice = max(notices, default="")
         topics = await load_topic_configs(self._store)
         brokers = await load_broker_configs(self._store)
-        for name in {*self._topics, *topics}:
-            self._take_topic(name, topics.get(name, {}))
+        for name in {*self._cache.topic_configs, *topics}:
+            # Otherwise `load_topics` has read it meanwhile.
+            if self._read_for.get(name) == topic_ids.get(name):
+                self._take_topic(name, topics.get(name, {}))
         for key in {*self._cache.broker_configs, *brokers}:
             self._take_broker(key, brokers.get(key, {}))
         self._cache.publish()
 
-    async def load_topics(self, names: Iterable[str]) -> None:
-        """Read the configurations of topics that are new on this broker. Raises MetadataStoreError."""
-        for name in names:
-            if name not in self._topics:
-                self._take_topic(name, await load_config_if_any(self._store, znodes.topic_config_path(name)))
+    async def load_topics(self, topics: Iterable[tuple[str, bytes]]) -> None:
+        """Read the configurations of topics (name, id) that are new on this broker. Raises MetadataStoreError."""
+        new = [(name, topic_id) for name, topic_id in topics if self._read_for.get(name) != topic_id]
+        if new:
+            # No notice follows if the read misses the configuration.
+            await catch_up(self._store)
+        for name, topic_id in new:
+            self._take_topic(name, await load_config_if_any(self._store, znodes.topic_config_path(name)))
+            self._read_for[name] = topic_id
 
     def put_topic(self, name: str, configs: Configs) -> None:
         """Publish a topic's configuration that this broker has written."""
@@ -65,7 +83,7 @@ class ConfigFollower:
 
     def drop_topic(self, name: str) -> None:
         """Drop the configuration of a deleted topic: a topic of that name created later may have another."""
-        self._topics.pop(name, None)
+        self._read_for.pop(name, None)
 
     def _on_notices(self, event: WatchEvent) -> None:
         self._post("configurations changed", self.follow)
@@ -100,7 +118,6 @@ class ConfigFollower:
             self._take_broker(broker, await load_config_if_any(self._store, f"/config/{entity_path}"))
 
     def _take_topic(self, name: str, configs: Configs) -> None:
-        self._topics[name] = configs
         if configs != self._cache.topic_configs.get(name, {}):
             self._cache.put_topic_config(name, configs)
 

@@ -1,7 +1,7 @@
 """Loading of the metadata image from the store."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -85,7 +85,7 @@ async def is_deleted(store: MetadataStore, topic: str, index: int) -> bool:
     """
     if not await _is_deleted_here(store, topic, index):
         return False
-    await _catch_up(store)
+    await catch_up(store)
     return await _is_deleted_here(store, topic, index)
 
 
@@ -100,12 +100,18 @@ async def _is_deleted_here(store: MetadataStore, topic: str, index: int) -> bool
 
 async def count_partitions(store: MetadataStore, topic: str) -> int:
     """Return the number of a topic's partitions, 0 if there is no such topic. Raises MetadataStoreError."""
-    await _catch_up(store)
+    await catch_up(store)
     assignment = await _find_assignment(store, topic)
     return 0 if assignment is None else len(assignment.replicas)
 
 
-async def _catch_up(store: MetadataStore) -> None:
+async def list_topics(store: MetadataStore) -> Collection[str]:
+    """Return the names of all topics, including those whose deletion is not complete. Raises MetadataStoreError."""
+    await catch_up(store)
+    return set(await get_children_if_any(store, znodes.TOPICS))
+
+
+async def catch_up(store: MetadataStore) -> None:
     """Make later reads include all changes that were made before this call.
 
     The ZooKeeper server of this session may be behind the others, but not behind the session's own transactions.

@@ -8,7 +8,7 @@ Sources: Kafka 3.9 (KafkaApis, ReplicaManager), KIP-380, KIP-516, KIP-570.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -74,6 +74,7 @@ class BrokerControl:
 
     metadata, assignments: the metadata cache and the image that `replicas` follows
     count_partitions: returns the number of a topic's partitions in the metadata store. Raises MetadataStoreError
+    list_topics: returns the names of the topics in the metadata store. Raises MetadataStoreError
     find_broker_epoch: returns the epoch of this broker's registration
     """
 
@@ -87,6 +88,7 @@ class BrokerControl:
         events: EventLoop,
         find_broker_epoch: Callable[[], int],
         count_partitions: Callable[[str], Awaitable[int]],
+        list_topics: Callable[[], Awaitable[Collection[str]]],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -96,7 +98,10 @@ class BrokerControl:
         self._events = events
         self._find_broker_epoch = find_broker_epoch
         self._count_partitions = count_partitions
+        self._list_topics = list_topics
         self._controller_epoch = 0
+        # The epochs of the controller and of this broker for which deleted topics were removed from the cache.
+        self._cleaned_in = (0, -1)
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Take the roles in partitions that the controller assigns. Raises KafkaError STALE_BROKER_EPOCH."""
@@ -113,19 +118,6 @@ class BrokerControl:
             )
         except MetadataStoreError as error:
             raise _session_error(error) from error
-
-    async def remove_deleted(self, topics: Iterable[TopicMetadata]) -> None:
-        """Remove topics from the metadata cache that were deleted while this broker was not registered."""
-
-        async def work() -> None:
-            async for topic in in_slices(topics, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
-                current = self._metadata.topics.get(topic.name)
-                if current is not None and current.topic_id == topic.topic_id:
-                    self._metadata.remove_topic(topic.name)
-                    self._configs.drop_topic(topic.name)
-            self._metadata.publish()
-
-        await self._events.submit(EventKind.REPLICAS, "remove deleted topics", work)
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop or delete replicas."""
@@ -156,7 +148,7 @@ class BrokerControl:
         error = self._refuse(request)
         if error:
             return LeaderAndIsrResponse(error_code=error)
-        await self._configs.load_topics(topic.topic_name for topic in request.topic_states)
+        await self._configs.load_topics((topic.topic_name, topic.topic_id) for topic in request.topic_states)
         refused = [await self._assign(topic) for topic in request.topic_states]
         self._assignments.publish()
         await self._replicas.applied()
@@ -300,14 +292,16 @@ class BrokerControl:
         if error:
             return UpdateMetadataResponse(error_code=error)
         cache = self._metadata
+        await self._remove_deleted()
         for topic in request.topic_states:
             known = cache.topics.get(topic.topic_name)
             if known is not None and topic.topic_id not in (known.topic_id, ZERO_UUID):
                 # Its deletion was not delivered. The configuration is that of the old topic.
                 cache.remove_topic(known.name)
                 self._configs.drop_topic(known.name)
-        new = [topic.topic_name for topic in request.topic_states if topic.topic_name not in cache.topics]
-        await self._configs.load_topics(new)
+        states = [topic for topic in request.topic_states if topic.topic_name not in cache.topics]
+        new = {topic.topic_name: topic.topic_id for topic in states}
+        await self._configs.load_topics(new.items())
         counts = {name: await self._count_partitions(name) for name in new if is_internal(name)}
         if (cache.controller_id, cache.controller_epoch) != (request.controller_id, request.controller_epoch):
             cache.put_controller(request.controller_id, request.controller_epoch)
@@ -321,6 +315,22 @@ class BrokerControl:
             self._assignments.publish()
             await self._replicas.applied()
         return UpdateMetadataResponse()
+
+    async def _remove_deleted(self) -> None:
+        """Remove topics from the cache that were deleted and no longer exist, with the first request in these epochs.
+
+        The last controller may have failed, or this broker may have had no session, before it got the deletion. The
+        deletions that are not complete follow.
+        """
+        epochs = (self._controller_epoch, self._find_broker_epoch())
+        if epochs == self._cleaned_in:
+            return
+        if self._metadata.topics:
+            stored = await self._list_topics()
+            for name in [name for name in self._metadata.topics if name not in stored]:
+                self._metadata.remove_topic(name)
+                self._configs.drop_topic(name)
+        self._cleaned_in = epochs
 
     def _stop_removed(self, update: UpdateMetadataRequestUpdateMetadataTopicState) -> bool:
         """Stop replicas that were removed from this broker while it was not live; return whether there are any.

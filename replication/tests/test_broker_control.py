@@ -30,7 +30,7 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata
-from odradek.replication.metadata.loader import count_partitions
+from odradek.replication.metadata.loader import count_partitions, list_topics
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.replicas.broker_control import BrokerControl
@@ -59,6 +59,7 @@ class Member:
     """One broker of a cluster whose controller is the test."""
 
     def __init__(self, directories=("/data",)):
+        self.broker_epoch = BROKER_EPOCH
         self.server = MemoryMetadataServer()
         self.store = self.server.connect()
         run_now(prepare_store(self.store, "a-cluster"))
@@ -70,7 +71,7 @@ class Member:
         self.fetchers = self.replicas.fetchers = Fetchers()
         self.logs.log_dirs.on_failure = self.replicas.directory_failed
         self.follower = ConfigFollower(self.store, self.cache, lambda description, work: run_now(work()))
-        run_now(self.follower.start())
+        run_now(self.follower.start({}))
         self.control = BrokerControl(
             ME,
             self.cache,
@@ -78,8 +79,9 @@ class Member:
             self.replicas,
             self.follower,
             EventLoop(ImmediateExecutor()),
-            lambda: BROKER_EPOCH,
+            lambda: self.broker_epoch,
             partial(count_partitions, self.store),
+            partial(list_topics, self.store),
         )
 
     def lead(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
@@ -340,6 +342,30 @@ def test_a_topic_without_partitions_leaves_the_cache(member, topic_id):
     assert not member.cache.topics_by_id
 
 
+@pytest.mark.parametrize("has_failed", ["controller", "session"])
+def test_a_topic_whose_deletion_was_not_delivered_leaves_the_cache(member, has_failed):
+    """The deletion was complete without this broker, which had no replica. Nobody sent it again."""
+    run_now(member.store.create(znodes.topic_path("t")))
+    member.update(cached(0))
+    member.update(cached(0), topic="gone", topic_id=OTHER_ID)
+    assert list(member.cache.topics) == ["t", "gone"]
+    epoch = 1
+    if has_failed == "controller":
+        epoch = 2
+    else:
+        member.broker_epoch += 1
+    member.update(epoch=epoch, broker_epoch=member.broker_epoch)
+    assert list(member.cache.topics) == ["t"]
+
+
+def test_the_topics_of_the_store_are_read_once_in_the_epochs_of_controller_and_broker(member, monkeypatch):
+    run_now(member.store.create(znodes.topic_path("t")))
+    member.update(cached(0))
+    member.update(cached(0), epoch=2)
+    monkeypatch.setattr(member.store, "get_children", None)
+    assert member.update(cached(0, leader=OTHER, leader_epoch=1), epoch=2) == ErrorCode.NONE
+
+
 def test_an_internal_topic_has_all_partitions_from_the_beginning(member):
     """The coordinator of a group is the leader of its hash modulo the number of partitions."""
     partitions = (PartitionMetadata(NO_LEADER, 0, (ME, OTHER), ()),) * 5
@@ -364,6 +390,64 @@ def test_a_new_topic_has_its_configuration_from_the_first_record_on(member):
     log = member.replicas.partitions["t", 0].log
     assert log is not None
     assert log.config.retention_ms == 77
+
+
+def test_a_topic_has_its_own_configuration_after_a_start_during_the_deletion_of_its_predecessor(member):
+    """The deletion waited for another broker. The configuration of the deleted topic was used until the next start."""
+    path = znodes.topic_config_path("t")
+    run_now(member.store.create(path, znodes.encode_config({"retention.ms": "77"})))
+    run_now(member.follower.start({"t": ID}))
+    run_now(member.store.set(path, znodes.encode_config({"retention.ms": "88"})))
+    member.lead(role(), topic_id=OTHER_ID)
+    log = member.replicas.partitions["t", 0].log
+    assert log is not None
+    assert log.config.retention_ms == 88
+
+
+def test_a_topic_that_is_created_while_configurations_are_loaded_has_its_own(member, monkeypatch):
+    """In a new session the controller sends roles while the broker reads the configurations of all topics."""
+    read = member.store.get_children
+
+    async def read_and_create(path, watch=None):
+        names = await read(path, watch)
+        if path == znodes.TOPIC_CONFIGS:
+            monkeypatch.undo()
+            await member.store.create(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "77"}))
+            member.lead(role())
+        return names
+
+    monkeypatch.setattr(member.store, "get_children", read_and_create)
+    run_now(member.follower.start({}))
+    log = member.replicas.partitions["t", 0].log
+    assert log is not None
+    assert log.config.retention_ms == 77
+
+
+@pytest.mark.parametrize("is_role", [True, False])
+def test_a_new_topic_has_its_configuration_although_the_server_of_the_session_is_behind(member, monkeypatch, is_role):
+    """The read missed the configuration, and no notice followed."""
+    transaction = member.store.transaction
+
+    async def catch_up(operations):
+        monkeypatch.undo()
+        run_now(member.store.create(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "77"})))
+        return await transaction(operations)
+
+    monkeypatch.setattr(member.store, "transaction", catch_up)
+    if is_role:
+        member.lead(role())
+    else:
+        member.update(cached(0))
+    assert member.cache.topic_configs["t"] == {"retention.ms": "77"}
+
+
+def test_the_configurations_of_topics_that_exist_at_the_start_are_read_once(member, monkeypatch):
+    run_now(member.store.create(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "77"})))
+    run_now(member.follower.start({"t": ID}))
+    monkeypatch.setattr(member.store, "get", None)
+    assert member.lead(role()) == {0: ErrorCode.NONE}
+    assert member.update(cached(0)) == ErrorCode.NONE
+    assert member.cache.topic_configs["t"] == {"retention.ms": "77"}
 
 
 def test_a_notice_changes_the_configuration_of_a_topic_in_use(member):
@@ -392,7 +476,7 @@ def test_a_configuration_that_could_not_be_read_is_read_again(monkeypatch, read)
     events.on_failure = lambda: failures.append(read)
     cache = ClusterMetadata()
     follower = ConfigFollower(store, cache, partial(events.post, EventKind.CONFIGURATION))
-    run_now(follower.start())
+    run_now(follower.start({}))
 
     async def fail(*arguments):
         raise StoreUnavailableError("access is denied")

@@ -86,7 +86,7 @@ def test_a_member_starts(world, caplog):
     damage(world, "/config/brokers/x")
     run_now(world.server.connect().create("/config/topics/t", znodes.encode_config({"flush.ms": "5"})))
     cache = ClusterMetadata()
-    run_now(ConfigFollower(world.server.connect(), cache, lambda description, work: None).start())
+    run_now(ConfigFollower(world.server.connect(), cache, lambda description, work: None).start({}))
     assert cache.topic_configs == {"t": {"flush.ms": "5"}}
     world.start(4)
     assert 4 in world.active.controller.image.brokers

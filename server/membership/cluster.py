@@ -6,7 +6,7 @@ expires, the broker keeps its last roles, and registers again.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -35,14 +35,13 @@ from odradek.replication.controller.propagation.propagation import Propagation
 from odradek.replication.controller.repetition import Repetition
 from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
-from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, MetadataDelta
 from odradek.replication.metadata.loader import (
     count_partitions,
-    get_children_if_any,
     is_deleted,
+    list_topics,
     read_assignments,
 )
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
@@ -113,7 +112,8 @@ class ClusterMembership:
         self._isr_check: DelayedCall | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
-        self._has_topics = False
+        # Ids of the topics in the store at the start.
+        self._stored_ids: dict[str, bytes] = {}
         self.controller_requests = self._make_controller_client()
         self._controlled_shutdown = ControlledShutdown(
             config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
@@ -256,16 +256,18 @@ class ClusterMembership:
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._events.post(EventKind.CONFIGURATION, description, work)
 
-    async def _start_configs(self) -> None:
+    async def _start_configs(self, topic_ids: Mapping[str, bytes]) -> None:
         """Load all configurations. Notices of changes that arrive meanwhile are processed afterwards."""
         assert self._configs is not None
-        await self._events.submit(EventKind.CONFIGURATION, "load configurations", self._configs.start)
+        await self._events.submit(
+            EventKind.CONFIGURATION, "load configurations", partial(self._configs.start, topic_ids)
+        )
 
     async def load_topics(self) -> StoredTopics:
         """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
         stored, me = ClusterMetadata(), self._config.node_id
         await read_assignments(self._store, stored)
-        self._has_topics = bool(stored.topics)
+        self._stored_ids = {topic.name: topic.topic_id for topic in stored.topics.values()}
 
         def topic_id(topic: str, index: int) -> bytes | None:
             partition = stored.partition(topic, index)
@@ -309,7 +311,7 @@ class ClusterMembership:
         self.replication.throttle = ReplicationThrottle(
             LEADER, self._config.node_id, services.configs, self._environment.monotonic_ms
         )
-        await self._start_configs()
+        await self._start_configs(self._stored_ids)
         self._control = BrokerControl(
             self._config.node_id,
             self._metadata,
@@ -319,10 +321,11 @@ class ClusterMembership:
             EventLoop(self._pacing),
             lambda: self.broker_epoch,
             partial(count_partitions, self._store),
+            partial(list_topics, self._store),
         )
         for image in (self._controller.image, self._metadata):
             image.listeners.append(self._watch_peers)
-        self.first_metadata.expect(has_topics=self._has_topics)
+        self.first_metadata.expect(has_topics=bool(self._stored_ids))
         await self._controller.start(registration)
         await self._controller.finish_deletions()
         self._check_isrs()
@@ -452,20 +455,8 @@ class ClusterMembership:
         """Begin a new session, register again, and load configurations and features again."""
         assert self._configs is not None
         await self._controller.rejoin()
-        await self._start_configs()
+        await self._start_configs({topic.name: topic.topic_id for topic in self._metadata.topics.values()})
         await self._load_features()
-        await self._remove_deleted_topics()
-
-    async def _remove_deleted_topics(self) -> None:
-        """Remove topics from the metadata cache that were deleted while this broker had no session.
-
-        The controller sends deletions only to registered brokers. It sends those that are not complete again.
-        """
-        cached = list(self._metadata.topics.values())
-        stored = set(await get_children_if_any(self._store, znodes.TOPICS))
-        deleted = [topic for topic in cached if topic.name not in stored]
-        if deleted:
-            await self.control.remove_deleted(deleted)
 
     async def reload(self) -> None:
         """Do nothing: the store repeats operations that a lost connection interrupted, and its watches remain."""
