@@ -330,6 +330,7 @@ class Broker:
         logs = await self._load_logs()
         services = self._services = await self._make_services(controller, logs)
         services.replicas.listeners.append(self._on_replicas)
+        services.replicas.on_offline = self._take_replicas_offline
         image.listeners.append(self._on_metadata)
         await membership.join(services, self._make_registration(advertised))
         return services

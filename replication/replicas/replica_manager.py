@@ -119,12 +119,14 @@ class ReplicaManager:
     run_steps, make_waiter: run the steps that follow the image; the server replaces them before clients can connect
     fetchers: fetch from the leaders of the partitions that this broker follows
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
+    on_offline: called when a replica goes offline whose log could not be created before: the controller counts it as
+        online
     """
 
     __slots__ = (
         "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working",
         "_kept_topics", "_logs", "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks",
-        "_uncreated", "_waiter", "deleted_topics", "fetchers", "listeners", "make_waiter", "partitions",
+        "_uncreated", "_waiter", "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline", "partitions",
         "partitions_by_id", "run_steps",
     )  # fmt: skip
 
@@ -162,6 +164,7 @@ class ReplicaManager:
         self._waiter: Waiter | None = None
         self.fetchers: PartitionFetchers = NoFetchers()
         self.listeners: list[Callable[[str], None]] = []
+        self.on_offline: Callable[[], None] = lambda: None
         self.deleted_topics: deque[TopicMetadata] = deque()
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
@@ -459,6 +462,8 @@ class ReplicaManager:
             partition.apply(current.partitions[index], log)
             self._follow_leader(partition)
             self._notify(topic.name)
+        elif self.is_offline(topic.name, index):
+            self.on_offline()
 
     def _delete_log(self, topic: str, index: int) -> None:
         try:

@@ -543,6 +543,21 @@ def test_a_new_log_that_is_created_late_is_created_while_another_directory_is_of
     assert member.replicas.partitions["t", 0].log is not None
 
 
+def test_a_replica_that_goes_offline_when_its_log_is_created_late_is_reported():
+    """The notice of the failed directory came before, and the controller never elected another leader."""
+    member = Member(("/data", "/other"))
+    reported = []
+    member.replicas.on_offline = lambda: reported.append(member.replicas.offline)
+    member.logs.fs.is_full = True
+    assert member.lead(role(leader=ME)) == {0: ErrorCode.NONE}
+    member.logs.fail_directory("/other", OSError("failed"))
+    assert member.lead(role(leader=ME)) == {0: ErrorCode.STALE_CONTROLLER_EPOCH}
+    member.logs.fs.heal()
+    member.replicas._retry_creation(member.assignments.topics["t"], 0)
+    assert reported == [[("t", 0)]]
+    assert member.lead(role(leader=ME)) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+
+
 def test_a_partition_is_new_until_it_is_removed_only():
     member = Member(("/data", "/other"))
     member.logs.fs.is_full = True
