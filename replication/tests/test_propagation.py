@@ -365,6 +365,22 @@ def test_a_topic_with_a_dead_replica_is_removed_when_its_broker_returns(world):
     assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
 
 
+def test_a_new_topic_does_not_have_the_configuration_of_a_deleted_one(world):
+    """A late notice of the deleted topic's configuration allowed unclean elections in the new topic."""
+    create(world, "t", (1, 2))
+    world.crash(2)
+    world.executor.finish()
+    assert delete(world, "t") == {}
+    store, node = world.server.connect(), znodes.encode_config({"unclean.leader.election.enable": "true"})
+    run_now(store.set(znodes.topic_config_path("t"), node))
+    notice = znodes.encode_config_change("topics/t")
+    run_now(store.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True))
+    world.executor.finish()
+    world.start(2)
+    create(world, "t", (1, 2))
+    assert not world.active.controller.context.allows_unclean_election("t")
+
+
 def test_many_replicas_are_deleted_in_steps(world, monkeypatch):
     """A topic of 10,000 partitions held the controller's thread for 300 ms, and each broker for 50 ms."""
     steps, rows = [], []

@@ -97,7 +97,8 @@ class TopicChanges:
             if new.topic.name in errors:
                 continue
             image.put_topic(new.topic)
-            if new.configs:
+            # A late notice may have put the configuration of a deleted topic into the image.
+            if new.configs or new.topic.name in image.topic_configs:
                 image.put_topic_config(new.topic.name, new.configs)
         image.publish()
         return errors
