@@ -415,12 +415,12 @@ class _Loader:
         """Scan a segment, truncate it at the first bad byte, and rebuild its indexes; return the flaw, or None."""
         size_bytes, epochs = segment.size_bytes, self.epochs.entries
         found = self._rebuild_segment(segment, log_start_offset, index, size_bytes)
-        if found.last_gap is not None and self._is_last_misplaced(found, index):
-            flaw = f"a batch has a base offset that does not fit, expected {found.last_gap[1]}"
+        if found.misplaced is not None:
+            position, expected_offset = found.misplaced
             self.epochs = LeaderEpochs(epochs)
             self.epochs.dirty = True
-            found = self._rebuild_segment(segment, log_start_offset, index, found.last_gap[0])
-            found.flaw = flaw
+            found = self._rebuild_segment(segment, log_start_offset, index, position)
+            found.flaw = f"a batch has a base offset that does not fit, expected {expected_offset}"
         removed_bytes = size_bytes - segment.size_bytes
         report = self.report
         report.verified_bytes += segment.size_bytes
@@ -433,15 +433,6 @@ class _Loader:
             logger.log(level, "removed the zeros after the last batch file=%s at=%d bytes=%d", path, at, removed_bytes)
         report.segments += 1
         return found.flaw
-
-    def _is_last_misplaced(self, found: SegmentScan, index: int) -> bool:
-        """Return whether the last batch, which follows a gap, has a wrong base offset; no checksum covers that.
-
-        At the log's end no later batch shows it: there the only gap of a segment that was never compacted is due to it.
-        """
-        if found.flaw is not None or index < len(self.segments) - 1:
-            return found.is_last_misplaced
-        return found.gaps == 1 and not (self.config.compacts or found.next_offset <= self.cleaned_to)
 
     def _rebuild_segment(self, segment: Segment, log_start_offset: int, index: int, end_position: int) -> SegmentScan:
         """Rebuild a segment's indexes, and add its batches before `end_position` to epochs and producers."""

@@ -38,15 +38,14 @@ class SegmentScan:
     `size_bytes`, `batches`: size and number of the valid batches
     `flaw`: the flaw of what follows them; None if nothing follows, or only zeros
     `next_offset`: the offset after the last valid batch
-    `gaps`: the number of batches that do not begin at the offset after the preceding batch
-    `last_gap`: position of the last valid batch and offset after the preceding one, if the last one follows a gap
-    `is_last_misplaced`: a wrong base offset, which no checksum covers, caused that gap: the next batch has a lower one
+    `misplaced`: position and expected base offset of the last valid batch, if the next batch shows that its base
+    offset, which no checksum covers, is too large; otherwise None. At the log's end nothing shows it: gaps are valid
     `offset_entries`, `time_entries`: the sparse indexes, encoded, without the last time entry, which `seal` adds
     """
 
     __slots__ = (
-        "batches", "flaw", "gaps", "is_last_misplaced", "last_gap", "max_timestamp", "next_offset", "offset_entries",
-        "offset_of_max_timestamp", "size_bytes", "time_entries",
+        "batches", "flaw", "max_timestamp", "misplaced", "next_offset", "offset_entries", "offset_of_max_timestamp",
+        "size_bytes", "time_entries",
     )  # fmt: skip
 
     def __init__(self, base_offset: int) -> None:
@@ -54,9 +53,7 @@ class SegmentScan:
         self.batches = 0
         self.next_offset = base_offset
         self.flaw: str | None = None
-        self.gaps = 0
-        self.last_gap: tuple[int, int] | None = None
-        self.is_last_misplaced = False
+        self.misplaced: tuple[int, int] | None = None
         self.offset_entries = bytearray()
         self.time_entries = bytearray()
         self.max_timestamp = -1
@@ -87,7 +84,7 @@ def scan_segment(
     unpack = HEADER.unpack_from
     offset_entries, time_entries = scan.offset_entries, scan.time_entries
     next_offset, max_timestamp, max_at = base, -1, base
-    since_entry = position = batches = gaps = 0
+    since_entry = position = batches = 0
     gap: tuple[int, int] | None = None
     # The batch that follows `gap`: the offset after it, and the one if it continued the batch before the gap.
     gap_end = gapless_end = -1
@@ -129,7 +126,6 @@ def scan_segment(
                 if epoch > latest_epoch:
                     latest_epoch = epoch
             if base_offset != next_offset:
-                gaps += 1
                 gap, gap_end, gapless_end = (position + at, next_offset), last_offset + 1, next_offset + last_delta + 1
             next_offset = last_offset + 1
             batches += 1
@@ -142,14 +138,13 @@ def scan_segment(
                     # Preallocated space that was never trimmed.
                     break
                 flaw = _flaw(view[at:size], next_offset, limit_offset, end - position)
-                if gap_end == next_offset:
-                    scan.is_last_misplaced = _begins_between(view[at:size], gapless_end, gap_end)
+                if gap_end == next_offset and _begins_between(view[at:size], gapless_end, gap_end):
+                    scan.misplaced = gap
             elif needed > len(buffer):
                 buffer = bytearray(needed)
                 view = memoryview(buffer)
     scan.size_bytes, scan.batches, scan.next_offset, scan.flaw = position, batches, next_offset, flaw
     scan.max_timestamp, scan.offset_of_max_timestamp = max_timestamp, max_at
-    scan.gaps, scan.last_gap = gaps, gap if gap_end == next_offset else None
     return scan
 
 

@@ -135,6 +135,22 @@ def test_a_batch_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
     assert [offset for offset, _ in read_all(log)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("is_clean", [False, True])
+@pytest.mark.parametrize("offsets", [(1,), (64, 128), (0, 2), (0, 1, 64), (0, 3, 5)])
+def test_the_last_batch_may_follow_a_gap(offsets: tuple[int, ...], is_clean: bool) -> None:
+    """A follower's log has the leader's gaps, but no checkpoint that attributes them to compaction."""
+    log = open_log()
+    fs = memory_fs(log)
+    follow(log, *[one(offset) for offset in offsets])
+    log.flush(NOW_MS)
+    if is_clean:
+        log.close(NOW_MS)
+        fs.remove(log.active_segment.path(".index"))
+    again = open_log(fs, is_clean=is_clean)
+    assert [offset for offset, _ in read_all(again)] == list(offsets)
+    assert again.log_end_offset == offsets[-1] + 1
+
+
 def test_the_first_leader_epoch_is_written_by_a_flush_and_found_in_the_batches_until_then() -> None:
     """The creation of a file would take longer than the first append to each of a thousand new partitions."""
     log = open_log()
