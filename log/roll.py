@@ -118,7 +118,9 @@ class SegmentRoller:
                 and self._is_old(segment, max_timestamp, now_ms)
             )
         ):
-            return self.roll_at(first_offset, now_ms)
+            # At the log's end even if the batch follows a gap: if its append fails, another batch may begin there.
+            is_reachable = last_offset - log.log_end_offset <= _MAX_RELATIVE_OFFSET
+            return self.roll_at(log.log_end_offset if is_reachable else first_offset, now_ms)
         return segment
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:

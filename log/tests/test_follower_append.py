@@ -151,6 +151,30 @@ def test_the_last_batch_may_follow_a_gap(offsets: tuple[int, ...], is_clean: boo
     assert again.log_end_offset == offsets[-1] + 1
 
 
+def test_a_batch_appended_after_a_refused_one_behind_a_gap_survives_a_crash() -> None:
+    log = open_log(cfg=config(internal_segment_bytes=200, index_interval_bytes=0))
+    fs = memory_fs(log)
+    follow(log, one(0), one(1))
+    fs.fail("write", path_contains=".log", error=errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        follow(log, one(10))
+    assert log.log_end_offset == 2
+    append(log, [b"as leader"], leader_epoch=1)
+    append(log, [b"as leader"], leader_epoch=1)
+    log.flush(NOW_MS)
+    again = open_log(fs, log.config, is_clean=False, recovery_point=log.recovery_point)
+    assert [offset for offset, _ in read_all(again)] == [0, 1, 2, 3]
+
+
+def test_a_roll_at_a_gap_leaves_no_lost_end_to_recovery() -> None:
+    log = open_log(cfg=config(internal_segment_bytes=200))
+    for offset in (0, 1, 10, 20, 21, 30, 31):
+        follow(log, one(offset))
+    assert len(log.segments) > 2
+    again = open_log(memory_fs(log), log.config, is_clean=False)
+    assert [offset for offset, _ in read_all(again)] == [0, 1, 10, 20, 21, 30, 31]
+
+
 def test_the_first_leader_epoch_is_written_by_a_flush_and_found_in_the_batches_until_then() -> None:
     """The creation of a file would take longer than the first append to each of a thousand new partitions."""
     log = open_log()
