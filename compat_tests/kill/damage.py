@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -14,6 +14,7 @@ from compat_tests.kill.history import Stored
 from compat_tests.kill.writers import KAFKA_PYTHON
 
 STUCK_SECONDS = 2.0
+BASE_OFFSET_BYTES = 8
 CRC_STARTS_AT = 21
 ABORTED_TRANSACTION_BYTES = 34
 
@@ -39,19 +40,29 @@ def _files(partition: Path, suffix: str) -> list[Path]:
 
 
 def _last_log(partition: Path, random: Random) -> Path:
-    return _flip(_files(partition, ".log")[-1], random)
+    """Flip a bit, but not of the last base offset, which no checksum covers: only the next batch shows a wrong one."""
+    path = _files(partition, ".log")[-1]
+    content = bytearray(path.read_bytes())
+    *_, (last, _) = _batches(content)
+    content[random.choice([*range(last), *range(last + BASE_OFFSET_BYTES, len(content))])] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+    return path
+
+
+def _batches(content: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Iterate over the positions of a log's batches and of their ends."""
+    position = 0
+    while position < len(content):
+        end = position + 12 + int.from_bytes(content[position + 8 : position + 12])
+        yield position, end
+        position = end
 
 
 def _earlier_log(partition: Path, random: Random) -> Path:
     """Flip a bit covered by a batch's checksum: the bytes before it are unprotected, as in Apache Kafka."""
     path = random.choice(_files(partition, ".log")[:-1])
     content = bytearray(path.read_bytes())
-    covered: list[int] = []
-    position = 0
-    while position < len(content):
-        size = 12 + int.from_bytes(content[position + 8 : position + 12])
-        covered += range(position + CRC_STARTS_AT, position + size)
-        position += size
+    covered = [at for position, end in _batches(content) for at in range(position + CRC_STARTS_AT, end)]
     content[random.choice(covered)] ^= 1 << random.randrange(8)
     path.write_bytes(content)
     return path
