@@ -254,6 +254,8 @@ class TcpBrokerChannel:
     ) -> Response:
         self._correlation_id = correlation_id = self._correlation_id + 1 & 0x7FFFFFFF
         encoded = await encode_request(request, version, correlation_id, self._client_id, self._slices)
+        if self._closed_why:
+            raise BrokerUnavailableError(self._closed_why)
         self._response_timer.start(self._timeout_s, self._end_unanswered, connection, request)
         try:
             frame = await connection.exchange(encoded, correlation_id)

@@ -476,6 +476,18 @@ def test_a_connection_lost_while_a_large_request_is_encoded_fails_the_request(ca
     caller.check_idle()
 
 
+def test_a_channel_that_is_closed_while_a_large_request_is_encoded_leaves_no_timer(caller):
+    caller.send("a")
+    link = caller.network.accept()
+    link.answer(HeartbeatResponse())
+    caller.send("large", leader_and_isr(10_000), LeaderAndIsrResponse, version=7)
+    caller.channel.close()
+    turns(caller.clock, lambda: "large" in caller.outcomes)
+    assert "closed" in caller.failed("large")
+    caller.clock.advance(0)
+    assert not caller.clock.getDelayedCalls()
+
+
 def test_requests_fail_when_the_broker_stops(caller):
     caller.send("large", leader_and_isr(10_000), LeaderAndIsrResponse, version=7)
     caller.network.accept()
