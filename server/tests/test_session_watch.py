@@ -6,11 +6,14 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchRequestReplicaState
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.isr import IsrState
 from odradek.replication.replicas.leader_state import Replication
-from odradek.server.fetching.limited_read import LimitedRead
+from odradek.server.fetching.limited_read import LimitedRead, measure_available
 from odradek.server.fetching.session_watch import SWEEP_MS
-from odradek.server.tests.test_fetch import World
-from odradek.server.tests.test_replica_fetch import EPOCH, IN_CLUSTER, ReplicaWorld
+from odradek.server.handlers import fetch as handler
+from odradek.server.tests.test_fetch import World, errors, rows, sizes
+from odradek.server.tests.test_replica_fetch import EPOCH, IN_CLUSTER, ReplicaWorld, Throttle
 from odradek.server.work.slices import Slices
 
 COUNT = 250
@@ -290,3 +293,158 @@ def test_random_changes_reach_the_follower(seed):
         state = world.partition("t", index).log.state
         assert world.offsets[index] == state.log_end_offset == state.high_watermark
         assert world.known[index] == (state.high_watermark, state.log_start_offset)
+
+
+# -- retries of a fetch with few unsettled partitions ----------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """The indexes of the partitions that were measured, in order."""
+    indexes = []
+
+    def note(target, reader):
+        indexes.append(target.requested.index)
+        return measure_available(target, reader)
+
+    monkeypatch.setattr(handler, "measure_available", note)
+    return indexes
+
+
+@pytest.fixture
+def waiting():
+    """Return the world of a session with six partitions, the size of a batch, and the answers of a waiting fetch.
+
+    The fetch waits for three batches, and partition 0 has one.
+    """
+    world = SessionWorld(6)
+    size = world.append("t", 5)
+    world.next_fetch(max_wait_ms=0)
+    world.next_fetch(max_wait_ms=0)
+    world.next_fetch(max_wait_ms=0)
+    answers = world.begin_fetch(min_bytes=3 * size)
+    assert world.append("t", 0) == size
+    assert answers == []
+    return world, size, answers
+
+
+def test_bytes_of_several_partitions_complete_a_fetch(waiting, measured):
+    world, size, answers = waiting
+    world.append("t", 1)
+    assert answers == []
+    world.append("t", 0)
+    assert [(row.partition_index, row.records.size_bytes) for row in rows(answers[0])] == [(0, 2 * size), (1, size)]
+    assert measured == []
+
+
+def test_partitions_are_measured_after_few_of_them_were_read(measured):
+    world = SessionWorld(6)
+    size = world.append("t", 0)
+    world.append("t", 0)
+    world.next_fetch(max_wait_ms=0)
+    answers = world.begin_fetch(min_bytes=6 * size)
+    for index in (0, 1, 2, 3, 4):
+        world.append("t", index)
+    assert (answers, measured) == ([], [4])
+    world.append("t", 4)
+    assert sizes(answers[0]) == [size, size, size, size, 2 * size]
+
+
+def test_a_partition_that_goes_offline_between_two_retries_ends_the_wait(waiting):
+    world, _, answers = waiting
+    world.partition("t", 0).take_offline()
+    assert world.apply(answers[0]) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+    world.append("t", 1)
+    world.next_fetch()
+    assert world.offsets[1] == 1
+
+
+def test_a_topic_that_is_deleted_between_two_retries_ends_the_wait(waiting):
+    world, _, answers = waiting
+    world.delete("t")
+    errors = world.apply(answers[0]) | world.next_fetch()
+    assert errors == dict.fromkeys(range(6), ErrorCode.UNKNOWN_TOPIC_ID)
+    assert world.watchers() == 0
+
+
+def test_a_partition_that_does_not_exist_delays_no_other(measured):
+    world = ReplicaWorld()
+    deleted = world.create("u")
+    partition = world.partition("u")
+    partition.apply(PartitionMetadata(1, EPOCH, (1, 2), (1, 2)), partition.log)
+    asked = [(topic_id, 0, 0, {"current_leader_epoch": EPOCH}) for topic_id in (world.id, deleted)]
+    follower = {"version": IN_CLUSTER, "replica_state": FetchRequestReplicaState(replica_id=2)}
+    opened = world.fetch(*asked, session_epoch=0, max_wait_ms=0, **follower)
+    size = world.append("t")
+    session = {"session_id": opened.session_id, "min_bytes": 3 * size, **follower}
+    _, answers = world.park(session_epoch=1, **session)
+    world.delete("u")
+    assert (errors(answers[0]), sizes(answers[0])) == ([0, ErrorCode.UNKNOWN_TOPIC_ID], [size, 0])
+    measured.clear()
+    _, answers = world.park(session_epoch=2, **session)
+    world.append("t")
+    assert answers == []
+    world.append("t")
+    assert sorted(sizes(answers[0])) == [0, 3 * size]
+    assert measured == [0, 0]
+
+
+def test_a_lost_leadership_between_two_retries_ends_the_wait(waiting):
+    world, _, answers = waiting
+    world.lead(0, leader=2, epoch=EPOCH + 1)
+    assert world.apply(answers[0]) == {0: ErrorCode.FENCED_LEADER_EPOCH}
+
+
+def test_a_partition_that_is_throttled_between_two_retries_does_not_count():
+    """Its records are in the response if the throttle has ended by then."""
+    world, throttle = SessionWorld(2), Throttle()
+    throttle.is_on = False
+    for index in range(2):
+        world.partition("t", index)._leader_state._cluster = Replication(
+            world.cluster.image, IsrChanges(), world.services.monotonic_ms, 30_000, throttle
+        )
+        world.partition("t", index)._leader_state.set_isr(IsrState((1,)))
+    size = world.append("t", 0)
+    answers = world.begin_fetch(min_bytes=3 * size)
+    world.append("t", 1)
+    throttle.is_on = True
+    world.append("t", 1)
+    assert answers == [], "partition 0 is throttled"
+    throttle.is_on = False
+    world.append("t", 1)
+    assert sizes(answers[0]) == [size, 3 * size]
+    assert throttle.sent == [("t", 0, size), ("t", 1, 3 * size)], "records that were read but not sent do not count"
+
+
+def test_an_append_during_the_read_of_a_retry_ends_the_wait(waiting, monkeypatch):
+    world, _, answers = waiting
+    original, missing = LimitedRead.read, [0, 2]
+
+    def read_then_append(self, targets):
+        original(self, targets)
+        if missing:
+            world.append("t", missing.pop())
+
+    monkeypatch.setattr(LimitedRead, "read", read_then_append)
+    world.clock.advance(0.1)
+    assert answers == []
+    world.append("t", 3)
+    assert [row.partition_index for row in rows(answers[0])] == [0, 3, 2]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_fetch_waits_exactly_until_its_bytes_are_available(seed):
+    """The number of partitions with records passes the limit up to which they are read in each retry."""
+    random = Random(seed)
+    world = SessionWorld(10)
+    size = world.append("t", 0)
+    world.next_fetch(max_wait_ms=0)
+    for _ in range(6):
+        wanted = random.randrange(2, 20)
+        answers = world.begin_fetch(min_bytes=wanted * size)
+        for count in range(1, wanted + 1):
+            assert answers == []
+            world.append("t", random.randrange(10))
+            assert len(answers) == (count == wanted)
+        assert sum(sizes(answers[0])) == wanted * size
+        world.apply(answers[0])
