@@ -230,3 +230,42 @@ def test_chunks_consist_of_whole_batches(max_batches: int, max_bytes: int) -> No
     for chunk in chunks:
         count = sum(1 for _ in chunk_batches(chunk, 1, 1))
         assert count == 1 or (count <= max_batches and len(chunk) <= max_bytes)
+
+
+def test_a_single_batch_is_a_chunk_whatever_its_size() -> None:
+    data = memoryview(one(0, value=b"v" * 1000))
+    assert list(chunk_batches(data, 1, 1)) == [data]
+    assert list(chunk_batches(data[:-1], 1, 1)) == []
+    assert list(chunk_batches(data[:0], 1, 1)) == []
+
+
+def damaged(position: int, value: bytes) -> bytes:
+    data = bytearray(one(1))
+    data[position : position + len(value)] = value
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bytes(8) + bytes(4),
+        bytes(8) + (5).to_bytes(4, "big") + bytes(4) + b"\2",
+        bytes(8) + (49).to_bytes(4, "big") + bytes(4) + b"\2" + bytes(44),
+        damaged(16, b"\3"),
+        damaged(16, b"\1"),
+        damaged(23, b"\xff\xff\xff\xff"),
+        damaged(69, b"x"),
+        one(1)[:11] + bytes([len(one(1)) - 13]) + one(1)[12:-1],
+    ],
+    ids=["empty", "short", "no records", "magic 3", "magic 1", "last offset", "checksum", "cut"],
+)
+def test_a_single_malformed_batch_is_refused(data: bytes) -> None:
+    """Its length is that of the records, so that the follower does not search for further batches."""
+    log = open_log()
+    follow(log, one(0))
+    chunks = list(chunk_batches(memoryview(data), 1000, 1 << 20))
+    assert chunks == [data]
+    with pytest.raises(KafkaError) as caught:
+        follow(log, *chunks)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert log.log_end_offset == 1
