@@ -321,7 +321,7 @@ class _Fetch:
     def _read_unsettled(self, read: LimitedRead) -> Generator[None, None, None]:
         """Read the partitions of a follower's session that are not settled."""
         items = iter(self._forget_targets().items())
-        while some := list(islice(items, PARTITIONS_PER_STEP)):
+        while not self._is_superseded() and (some := list(islice(items, PARTITIONS_PER_STEP))):
             self._read(read, self._find_targets(some))
             yield
 
@@ -410,6 +410,8 @@ class _Fetch:
         return waiting
 
     def _try_complete(self) -> "Reply[FetchResponse] | None":
+        if self._is_superseded():
+            return self._complete()
         if not self._find_few_targets():
             return self._complete() if self._has_enough_available() else None
         read = self._make_read()
@@ -457,7 +459,13 @@ class _Fetch:
         return False
 
     def _complete(self) -> "Reply[FetchResponse]":
-        """Return the response with the records available now, or a Deferred of it."""
+        """Return the response with the records available now, or a Deferred of it.
+
+        A fetch that another one has superseded reads nothing: the targets of their session have the available bytes
+        that the other one has counted.
+        """
+        if self.session is not None and self._is_superseded():
+            return self._refuse_superseded(self.session)
         if self.watch is not None:
             if len(self.watch.unsettled) > PARTITIONS_PER_STEP:
                 return self.services.slices.run(self._read_again())

@@ -448,3 +448,29 @@ def test_a_fetch_waits_exactly_until_its_bytes_are_available(seed):
             assert len(answers) == (count == wanted)
         assert sum(sizes(answers[0])) == wanted * size
         world.apply(answers[0])
+
+
+def test_a_superseded_fetch_does_not_read_what_the_next_one_measures(monkeypatch):
+    """The next fetch would find no more bytes than the superseded one has read, and would wait in vain."""
+    world = SessionWorld(handler.FOLLOWER_PARTITIONS_PER_STEP + 1)
+    world.services.slices = Slices(world.clock, world.clock.seconds, 0)
+    superseded = world.begin_fetch(min_bytes=1 << 20)
+    [timer] = world.clock.calls
+    original, appended = LimitedRead.read, []
+
+    def read_then_change(self, targets):
+        original(self, targets)
+        if len(targets) == handler.FOLLOWER_PARTITIONS_PER_STEP:
+            world.clock.callLater(0, change)
+
+    def change():
+        appended.extend(world.append("t", index) for index in range(5))
+        timer.reset(0)
+
+    monkeypatch.setattr(LimitedRead, "read", read_then_change)
+    world.session_epoch += 1
+    world.changed = set(range(len(world.offsets)))
+    answers = world.begin_fetch(min_bytes=500)
+    assert superseded[0].error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert sum(sizes(answers[0])) >= 500
+    assert len(appended) == 5
