@@ -12,7 +12,7 @@ from odradek.protocol.messages.stop_replica import StopReplicaResponse, StopRepl
 from odradek.replication.controller.propagation import epoch_propagation
 from odradek.replication.controller.propagation.epoch_propagation import EpochPropagation
 from odradek.replication.controller.propagation.propagation import stop_errors
-from odradek.replication.controller.propagation.requests import ReplicaToStop
+from odradek.replication.controller.propagation.requests import ControlBatch, ReplicaToStop
 from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
@@ -379,6 +379,26 @@ def test_a_new_topic_does_not_have_the_configuration_of_a_deleted_one(world):
     world.start(2)
     create(world, "t", (1, 2))
     assert not world.active.controller.context.allows_unclean_election("t")
+
+
+def test_deletions_are_repeated_for_brokers_that_have_started_only(world, monkeypatch):
+    """Without a recipient all partitions of the deleted topics delayed the changes after the failure of a broker."""
+    create(world, "t", (1, 2), (1, 2))
+    world.crash(2)
+    world.executor.finish()
+    assert delete(world, "t") == {}
+    added, add_deletion = [], ControlBatch.add_deletion
+
+    def recorded(batch, topic, index, brokers):
+        added.append(index)
+        add_deletion(batch, topic, index, brokers)
+
+    monkeypatch.setattr(ControlBatch, "add_deletion", recorded)
+    world.crash(3)
+    world.executor.finish()
+    assert added == []
+    world.start(2)
+    assert added == [0, 1]
 
 
 def test_many_replicas_are_deleted_in_steps(world, monkeypatch):

@@ -64,7 +64,7 @@ class ReplicaDeletion:
         As in Kafka, UpdateMetadata is repeated: a broker whose session had expired may still have the topics in its
         metadata cache.
         """
-        if self._topics:
+        if self._topics and broker_ids:
             self._propagation.repeat_deletions(broker_ids, list(self._topics.values()))
         await self._stop_on(broker_ids, list(self._remaining))
 
