@@ -1,6 +1,7 @@
 """Fetch sessions, reads, and delayed requests.
 
 - `session_cache`: fetch sessions (KIP-227)
+- `requested_partitions`: the partitions in a request
 - `limited_read`: one read of the partitions of a fetch
 - `session_watch`: the partitions that a follower's fetch reads
 - `purgatory`: delayed fetch and produce requests

@@ -13,10 +13,10 @@ response. From version 11 on consumers may fetch from followers (KIP-392).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import cache, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol, overload
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -24,9 +24,6 @@ from twisted.python.failure import Failure
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     FetchRequest,
-    FetchRequestFetchPartition,
-    FetchRequestFetchTopic,
-    FetchRequestForgottenTopic,
     FetchResponse,
     FetchResponseFetchableTopicResponse,
     FetchResponseLeaderIdAndEpoch,
@@ -44,6 +41,16 @@ from odradek.server.fetching.limited_read import (
     measure_available,
 )
 from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.fetching.requested_partitions import (
+    PARTITIONS_PER_STEP,
+    FetchPartitions,
+    add_requested,
+    drain_items,
+    free_in_steps,
+    is_large_request,
+    list_keys,
+    split_topics,
+)
 from odradek.server.fetching.session_cache import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -76,9 +83,6 @@ LEADER_NAMED_SINCE: Final = 16
 REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
 """Maximum wait of a fetch whose client has closed its side of the connection, but may still read the response."""
-PARTITIONS_PER_STEP: Final = 100
-"""Maximum number of partitions that are read in one step, which takes up to 0.5 ms. A larger fetch takes more."""
-
 FOLLOWER_PARTITIONS_PER_STEP: Final = 25
 """The same for a follower, up to 0.5 ms too: its progress may complete a produce request for each partition."""
 
@@ -86,12 +90,10 @@ _FEW_PARTITIONS: Final = 4
 """Number of unsettled partitions up to which a retry of a follower's fetch reads them without a measurement before."""
 
 _FOLLOWER_READERS: Final = 64
-_ITEMS_FREED_PER_STEP: Final = 1000
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 
 _DEBUGGING_READER: Final = FetchReader(None, leader_only=False)
 
-FetchPartitions = dict[PartitionKey, FetchPartition]
 ReadSteps = Generator[None, None, FetchResponse]
 FirstReadSteps = Generator[None, None, FetchResponse | None]
 """Steps that return the response, or None if the fetch has to wait."""
@@ -186,19 +188,19 @@ class _Fetch:
     def begin(self) -> "Reply[FetchResponse]":
         request = self.request
         self._resume()
-        if _is_large_request(request, self._partitions_per_step):
+        if is_large_request(request, self._partitions_per_step):
             if self.session is not None:
                 # The session accepts no other request until this one is applied.
                 self.session.is_busy = True
             return self._run_in_slices(self._begin_in_steps())
         requested: FetchPartitions = {}
         for topic in request.topics:
-            _add_requested(requested, topic, topic.partitions, self.uses_ids)
+            add_requested(requested, topic, topic.partitions, self.uses_ids)
         if self.session is not None:
             cache = self.services.fetch_sessions
             cache.update(self.session, requested, ())
             for forgotten in request.forgotten_topics_data:
-                cache.update(self.session, {}, _list_keys(forgotten, forgotten.partitions, self.uses_ids))
+                cache.update(self.session, {}, list_keys(forgotten, forgotten.partitions, self.uses_ids))
         wanted = self._select_partitions(requested)
         if len(wanted) > self._partitions_per_step:
             return self._run_in_slices(self._read_first(wanted))
@@ -242,8 +244,8 @@ class _Fetch:
     def _begin_in_steps(self) -> FirstReadSteps:
         requested: FetchPartitions = OrderedDict()
         count = 0
-        for topic, partitions in _split_topics(self.request.topics):
-            _add_requested(requested, topic, partitions, self.uses_ids)
+        for topic, partitions in split_topics(self.request.topics):
+            add_requested(requested, topic, partitions, self.uses_ids)
             count += 1 + len(partitions)
             if count >= PARTITIONS_PER_STEP:
                 yield
@@ -251,8 +253,8 @@ class _Fetch:
         if self.version >= ERROR_AT_TOP_SINCE:
             # Free the topics, which occupy more memory than the fetch that waits. Error responses do not contain them.
             topics, self.request.topics = self.request.topics, []
-            yield from _free_in_steps(topic.partitions for topic in topics)
-            yield from _free_in_steps([topics])
+            yield from free_in_steps(topic.partitions for topic in topics)
+            yield from free_in_steps([topics])
         if self.session is not None:
             yield from self._update_session(self.session, requested)
             self.session.is_busy = False
@@ -265,8 +267,8 @@ class _Fetch:
             cache.update(session, some, ())
             yield
         forgotten = 0
-        for topic, partitions in _split_topics(self.request.forgotten_topics_data):
-            cache.update(session, {}, _list_keys(topic, partitions, self.uses_ids))
+        for topic, partitions in split_topics(self.request.forgotten_topics_data):
+            cache.update(session, {}, list_keys(topic, partitions, self.uses_ids))
             forgotten += 1 + len(partitions)
             if forgotten >= PARTITIONS_PER_STEP:
                 yield
@@ -286,7 +288,7 @@ class _Fetch:
         """
         operation = self._make_operation() if self.request.max_wait_ms > 0 else None
         read = self._make_first_read()
-        items = iter(wanted.items()) if self._keeps_wanted() else _drain_items(wanted)
+        items = iter(wanted.items()) if self._keeps_wanted() else drain_items(wanted)
         try:
             # Stop before another request changes the session's partitions: it advances the epoch first.
             while not self._is_superseded() and (some := list(islice(items, self._partitions_per_step))):
@@ -368,7 +370,7 @@ class _Fetch:
             return self._refuse_superseded(session)
         if self.reader.follower >= 0:
             read.count_replicated()
-        yield from _free_in_steps([rows, self.refused, self.reasons, self.targets])
+        yield from free_in_steps([rows, self.refused, self.reasons, self.targets])
         return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
     # -- waiting ---------------------------------------------------------------------------------------------------
@@ -694,14 +696,6 @@ class _Fetch:
                 )
 
 
-class _Freeable(Protocol):
-    """A list with elements of any type."""
-
-    def __len__(self) -> int: ...
-
-    def __delitem__(self, index: slice, /) -> None: ...
-
-
 @cache
 def _make_reader(isolation_level: int, leader_only: bool) -> FetchReader:
     """Return one shared reader for all consumers of a kind."""
@@ -717,79 +711,3 @@ def _make_follower_reader(replica_id: int, broker_epoch: int) -> FetchReader:
 def _get_shared_error(code: ErrorCode) -> KafkaError:
     """Return one shared error for all partitions with this code, because a waiting fetch stores an error for each."""
     return KafkaError(code)
-
-
-def _is_large_request(request: FetchRequest, most: int) -> bool:
-    """Return whether a request has more than `most` partitions."""
-    topics, forgotten = request.topics, request.forgotten_topics_data
-    if len(topics) == 1 and not forgotten:
-        return len(topics[0].partitions) > most
-    if len(topics) + len(forgotten) > most:
-        return True
-    count = sum([len(topic.partitions) for topic in topics]) + sum([len(topic.partitions) for topic in forgotten])
-    return count > most
-
-
-def _drain_items(wanted: "Mapping[PartitionKey, FetchPartition]") -> Iterator[tuple[PartitionKey, FetchPartition]]:
-    """Yield the items and remove them one by one: freeing a large dictionary at once takes long."""
-    assert isinstance(wanted, OrderedDict)
-    while wanted:
-        yield wanted.popitem(last=False)
-
-
-def _free_in_steps(done: Iterable[_Freeable]) -> Generator[None, None, None]:
-    """Empty lists in steps: freeing many elements at once takes long."""
-    count = 0
-    for items in done:
-        count += 1
-        while items or count >= _ITEMS_FREED_PER_STEP:
-            count += len(items)
-            del items[-_ITEMS_FREED_PER_STEP:]
-            if count >= _ITEMS_FREED_PER_STEP:
-                yield
-                count = 0
-
-
-@overload
-def _split_topics(
-    topics: Iterable[FetchRequestFetchTopic],
-) -> Iterator[tuple[FetchRequestFetchTopic, list[FetchRequestFetchPartition]]]: ...
-
-
-@overload
-def _split_topics(
-    topics: Iterable[FetchRequestForgottenTopic],
-) -> Iterator[tuple[FetchRequestForgottenTopic, list[int]]]: ...
-
-
-def _split_topics(
-    topics: Iterable[FetchRequestFetchTopic | FetchRequestForgottenTopic],
-) -> Iterator[tuple[object, object]]:
-    """Yield each topic with a few of its partitions at a time; a topic without partitions once, with an empty list."""
-    for topic in topics:
-        partitions = topic.partitions
-        for start in range(0, len(partitions) or 1, PARTITIONS_PER_STEP):
-            yield topic, partitions[start : start + PARTITIONS_PER_STEP]
-
-
-def _add_requested(
-    requested: FetchPartitions,
-    topic: FetchRequestFetchTopic,
-    partitions: list[FetchRequestFetchPartition],
-    uses_ids: bool,
-) -> None:
-    """Add the partitions of a topic of the request. The last entry for a repeated partition replaces the others."""
-    name = topic.topic_id if uses_ids else topic.topic
-    for data in partitions:
-        partition = FetchPartition(topic.topic, topic.topic_id, data.partition)
-        partition.fetch_offset = data.fetch_offset
-        partition.max_bytes = data.partition_max_bytes
-        if data.current_leader_epoch >= 0:
-            partition.current_leader_epoch = data.current_leader_epoch
-        partition.last_fetched_epoch = data.last_fetched_epoch
-        partition.fetcher_log_start_offset = data.log_start_offset
-        requested[name, data.partition] = partition
-
-
-def _list_keys(topic: FetchRequestForgottenTopic, partitions: Iterable[int], uses_ids: bool) -> list[PartitionKey]:
-    return [((topic.topic_id if uses_ids else topic.topic), index) for index in partitions]

@@ -8,6 +8,7 @@ from odradek.replication.metadata.image import Endpoint, PartitionMetadata
 from odradek.replication.replicas.leader_state import Replication
 from odradek.server.config import BrokerConfig
 from odradek.server.fetching.limited_read import LimitedRead
+from odradek.server.fetching.requested_partitions import PARTITIONS_PER_STEP
 from odradek.server.handlers import fetch as handler
 from odradek.server.tests.test_fetch import BY_NAME, World, errors, rows, sizes
 
@@ -244,7 +245,7 @@ def test_a_step_of_a_followers_first_read_has_few_partitions(world, monkeypatch)
 
     monkeypatch.setattr(LimitedRead, "read", counted)
     count = 3 * handler.FOLLOWER_PARTITIONS_PER_STEP
-    assert count < handler.PARTITIONS_PER_STEP, "a consumer's fetch of so many is read at once"
+    assert count < PARTITIONS_PER_STEP, "a consumer's fetch of so many is read at once"
     world.create("many", count)
     topic_id = world.cluster.image.topics["many"].topic_id
     for index in range(count):
