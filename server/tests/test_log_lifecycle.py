@@ -99,7 +99,9 @@ def test_a_full_segment_is_followed_by_another(broker, wire, make_topic):
     topic = make_topic(internal_segment_bytes=SEGMENT_BYTES)
     for _ in range(10):
         assert wire.produce(topic, VALUE).error_code == 0
-    assert files(broker, topic) == [0, 2, 4, 6, 8] == files(broker, topic, ".index")
+    assert files(broker, topic) == [0, 2, 4, 6, 8]
+    # The file of an active segment's index is created with its first entry.
+    assert files(broker, topic, ".index") == [0, 2, 4, 6]
     directory = broker.data_dir / f"{topic}-0"
     assert all(path.stat().st_size <= SEGMENT_BYTES for path in directory.glob("*.log"))
     assert [offset for offset, _, _ in read_all(wire, topic)] == list(range(10))
