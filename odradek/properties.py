@@ -297,8 +297,9 @@ class PropertySet:
         return prop.format(self.__dict__[prop.attribute])
 
     def __repr__(self) -> str:
-        hidden = {name for name, prop in self.__declared.items() if prop.sensitive}
-        shown = (f"{n}={HIDDEN if n in hidden else t}" for n, t in self.explicit.items())
+        # A name that is not declared may be that of a secret, with a prefix.
+        shown_names = {name for name, prop in self.__declared.items() if not prop.sensitive}
+        shown = (f"{n}={t if n in shown_names else HIDDEN}" for n, t in self.explicit.items())
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

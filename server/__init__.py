@@ -13,6 +13,7 @@
 - `produce_request`: functions on Produce requests for several modules
 - `refused_batches`: the order of the batches of an idempotent producer after one was refused
 - `network`: connections and requests
+- `security`: keys, certificates and encryption
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch
 - `coordinators`: coordinators on the reactor

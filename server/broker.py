@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import CannotListenError
+from twisted.internet.protocol import Factory
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
@@ -33,7 +34,7 @@ from odradek.log.storage import descriptors
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.log_directory import META_VERSION, InconsistentMetaError
-from odradek.properties import PropertySet
+from odradek.properties import PropertyError, PropertySet
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.schema import Message
 from odradek.replication.controller.controller import Controller
@@ -57,9 +58,10 @@ from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.reactor import find_poll_counter, find_watchdog
 from odradek.server.network.reactor import install as install_reactor
 from odradek.server.network.stalls import find_timeout_ms
-from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory
+from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory, plaintext_writers
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.request import RequestContext
+from odradek.server.security.tls_settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.delayed_tasks import DelayedTasks
@@ -274,9 +276,9 @@ class Broker:
                 self._make_connection_factory(listener.name),
                 self.config.socket_request_max_bytes,
                 self._connections,
-                self._environment.send_file,
+                plaintext_writers(self._environment.send_file),
             )
-            port = self._listen(listener, factory)
+            port = self._listen(listener, self._with_tls(listener, factory))
             port.stopReading()
             self._set_buffer_sizes(port)
             self.ports.append(port)
@@ -284,6 +286,22 @@ class Broker:
             self._acceptors.append(acceptor)
             bound_ports[listener.name] = port.getHost().port
         return self.config.advertise(bound_ports, self._environment.host_name())
+
+    def _with_tls(self, listener: Listener, plain: KafkaTransportFactory) -> Factory:
+        """Return the factory of a listener's connections, with TLS if its security protocol has it."""
+        if listener.protocol not in TLS_PROTOCOLS:
+            return plain
+        # Imported here because most brokers need neither.
+        from odradek.server.network.tls import TlsTransportFactory
+        from odradek.server.security.reloaded_context import ReloadedContext
+        from odradek.server.security.tls_contexts import make_server_context
+
+        settings = self.config.tls_settings(listener.name)
+        try:
+            context = ReloadedContext(settings, make_server_context, self._environment.monotonic)
+        except PropertyError as error:
+            raise BrokerStartError(str(error)) from error
+        return TlsTransportFactory(plain, context, self._environment.send_file)
 
     def _set_buffer_sizes(self, port: ListeningPort) -> None:
         """Set the buffer sizes of the listening socket, which accepted connections inherit."""
@@ -296,7 +314,7 @@ class Broker:
             if name in config.explicit and size_bytes > 0:
                 port.socket.setsockopt(socket.SOL_SOCKET, option, size_bytes)
 
-    def _listen(self, listener: Listener, factory: KafkaTransportFactory) -> ListeningPort:
+    def _listen(self, listener: Listener, factory: Factory) -> ListeningPort:
         backlog = self.config.socket_listen_backlog_size
         # Without a host, listen on all addresses, IPv6 and IPv4 if the machine has both.
         hosts = [listener.host] if listener.host else ["::", ""]

@@ -1,4 +1,4 @@
-"""The command line: `odradek start`, `odradek config`, `odradek cluster`, `odradek pipeline`, `odradek --version`.
+"""The command line: `odradek start`, `config`, `cluster`, `tls`, `pipeline`, and `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
 each error; otherwise the broker's. `pipeline` is another program, which replaces this one. The commands of `cluster`
@@ -65,6 +65,14 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
         from odradek.server.cluster_tools.cli import add_commands
 
         add_commands(cluster)
+    tls = commands.add_parser("tls", help="make certificates for tests", description="Certificates for TLS.")
+    tls_commands = tls.add_subparsers(dest="tls_command", required=True, metavar="COMMAND")
+    make = tls_commands.add_parser(
+        "make-test-certificates",
+        help="make an authority, and certificates of a broker and a client",
+        description="Write ca.pem, broker.pem and client.pem, valid for a year. The authority's key is not kept.",
+    )
+    make.add_argument("directory", metavar="DIR", help="directory of the files, created if it does not exist")
     commands.add_parser("pipeline", help="check, run and manage a pipeline on Spark", add_help=False)
     return parser
 
@@ -77,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _make_parser(given[0] if given else "").parse_args(given)
     if options.command == "cluster":
         return _run_cluster_command(options)
+    if options.command == "tls":
+        return _make_test_certificates(options.directory)
     if options.command == "start":
         return _start(options.file, options.override, options.log_level)
     return _show_config(options.name, options.markdown)
@@ -94,6 +104,29 @@ def _run_cluster_command(options: argparse.Namespace) -> int:
         return run_command(options)
     except UsageError as error:
         _fail(*error.args)
+
+
+def _make_test_certificates(directory: str) -> int:
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    from odradek.server.security.certificates import write_test_certificates
+
+    try:
+        names = write_test_certificates(Path(directory), datetime.now(UTC))
+    except OSError as error:
+        _fail(f"cannot write to {directory}: {error.strerror}")
+    absolute = os.path.abspath(directory)
+    return _print(
+        f"wrote {', '.join(names)} to {absolute}; a broker uses them with\n\n"
+        f"    listeners=SSL://localhost:9093\n"
+        f"    security.inter.broker.protocol=SSL\n"
+        f"    ssl.keystore.type=PEM\n"
+        f"    ssl.keystore.location={absolute}/broker.pem\n"
+        f"    ssl.truststore.type=PEM\n"
+        f"    ssl.truststore.location={absolute}/ca.pem\n\n"
+        f"and clients with the same trust store, or ssl.ca.location={absolute}/ca.pem\n"
+    )
 
 
 def _start(path: str | None, overrides: list[str], log_level: str) -> int:

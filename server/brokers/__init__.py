@@ -2,6 +2,7 @@
 
 - `request_codec`: encoding of a request and decoding of its response, large ones in slices
 - `connection`: one connection: a frame out, a frame in
+- `tls`: connections with TLS
 - `channel`: a queue of requests to one broker, with timeouts and reconnection
 - `channel_pool`: one channel to each live broker
 - `batch_loop`: a loop that sends requests in batches

@@ -291,6 +291,7 @@ class TcpBrokerChannels:
     """Opens channels to the listener `listener_name` of other brokers (`replication.remote.BrokerChannels`).
 
     max_records_bytes: maximum size of the records in one response
+    security_protocol: of the listener, the same on all brokers; `connect` connects with it
     """
 
     def __init__(
@@ -302,8 +303,10 @@ class TcpBrokerChannels:
         slices: Slices,
         max_records_bytes: int = 0,
         setup_timeout: SetupTimeout = DEFAULT_SETUP_TIMEOUT,
+        security_protocol: str = "PLAINTEXT",
     ) -> None:
         self._listener_name = listener_name
+        self._security_protocol = security_protocol
         self._connect = connect
         self._clock = clock
         self._slices = slices
@@ -315,10 +318,10 @@ class TcpBrokerChannels:
         endpoint = broker.endpoint(self._listener_name)
         if endpoint is None:
             return UnreachableBroker(f"broker {broker.broker_id} has no listener {self._listener_name}")
-        if endpoint.security_protocol != "PLAINTEXT":
+        if endpoint.security_protocol != self._security_protocol:
             return UnreachableBroker(
                 f"broker {broker.broker_id}: listener {endpoint.listener} has security protocol "
-                f"{endpoint.security_protocol}; only PLAINTEXT is supported between brokers"
+                f"{endpoint.security_protocol}, but {self._security_protocol} on this broker"
             )
         return TcpBrokerChannel(
             f"broker {broker.broker_id} at {endpoint.host}:{endpoint.port}",

@@ -9,6 +9,7 @@
 - `cluster`: properties of identity, topic creation and replication
 - `groups`: properties of consumer groups and committed offsets
 - `transactions`: properties of transactions
+- `security`: properties of TLS
 - `zookeeper`: properties of the connection to ZooKeeper
 - `accepted`: properties that are accepted without effect
 - `reasons`: reasons why properties have no effect

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from typing import Self
+from typing import Any, Self
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
@@ -18,17 +18,22 @@ from odradek.server.config.listeners import (
     resolve_advertised,
 )
 from odradek.server.config.network import NetworkProperties
+from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
 from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
+from odradek.server.security.tls_settings import TlsSettings
 
-SERVED_PROTOCOLS = ("PLAINTEXT",)
+SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
 
-LISTENER_PROPERTIES = ("max.connections", "max.connection.creation.rate")
+LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
+
+LISTENER_PROPERTIES = (*LISTENER_LIMITS, *SecurityProperties.declared())
 """Properties that can be set per listener, as `listener.name.<listener>.<property>`."""
 
 THEMES = (
     NetworkProperties,
+    SecurityProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -76,17 +81,22 @@ def is_listener_property(name: str) -> bool:
     return listener_base(name) in LISTENER_PROPERTIES
 
 
-def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], int]:
+def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], Any]:
     """Parse a listener property; return ((listener, property), value). Raises PropertyError."""
     listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
-    limit: int = NetworkProperties.declared()[base_name].parse(text)
-    if limit < 1:
+    declared = NetworkProperties.declared() | SecurityProperties.declared()
+    try:
+        value = declared[base_name].parse(text)
+    except PropertyError as error:
+        raise PropertyError(name, error.value, error.allowed) from None
+    if base_name in LISTENER_LIMITS and value < 1:
         raise PropertyError(name, text, "must be at least 1")
-    return (listener.upper(), base_name), limit
+    return (listener.upper(), base_name), value
 
 
 class BrokerConfig(
     NetworkProperties,
+    SecurityProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -103,8 +113,9 @@ class BrokerConfig(
         endpoints: listeners, without those of KRaft controllers
         advertised_endpoints: advertised listeners before ports are bound (see `advertise`)
         inter_broker_name: name of the listener for connections between brokers
+        inter_broker_protocol: its security protocol
         topic_defaults: configuration of a topic without own properties; the base of its LogConfig
-        listener_limits: by listener and property, the `listener.name.<listener>.<property>` of LISTENER_PROPERTIES
+        listener_properties: by listener and property, the `listener.name.<listener>.<property>` of LISTENER_PROPERTIES
         connections_of_hosts: `max.connections.per.ip.overrides` by host
     """
 
@@ -112,15 +123,16 @@ class BrokerConfig(
     endpoints: tuple[Listener, ...]
     advertised_endpoints: tuple[Listener, ...]
     inter_broker_name: str
+    inter_broker_protocol: str
     topic_defaults: LogConfig
-    listener_limits: dict[tuple[str, str], int]
+    listener_properties: dict[tuple[str, str], Any]
     connections_of_hosts: dict[str, int]
     is_id_generated = False
 
     def __init__(self, values: Mapping[str, str] | None = None, *, base: Self | None = None) -> None:
         texts = dict(values or {})
         of_listeners = {name: texts.pop(name) for name in list(texts) if is_listener_property(name)}
-        self.listener_limits = dict(parse_listener_property(name, text) for name, text in of_listeners.items())
+        self.listener_properties = dict(parse_listener_property(name, text) for name, text in of_listeners.items())
         super().__init__(texts, base=base)
         self.explicit = {**self.explicit, **of_listeners}
 
@@ -175,6 +187,7 @@ class BrokerConfig(
         self.advertised_endpoints = tuple(one for one in advertised if one.name not in controllers)
         given = self.inter_broker_listener_name
         self.inter_broker_name = self.security_inter_broker_protocol if given is None else given.upper()
+        self.inter_broker_protocol = protocols.get(self.inter_broker_name, "PLAINTEXT")
 
     @staticmethod
     def convert_topic_values(broker_values: Mapping[str, str]) -> dict[str, str]:
@@ -195,6 +208,15 @@ class BrokerConfig(
     def selects_replicas_by_rack(self) -> bool:
         """True if a leader sends consumers to followers in their racks (KIP-392)."""
         return self.replica_selector_class == RACK_AWARE_SELECTOR
+
+    def tls_settings(self, listener_name: str) -> TlsSettings:
+        """Return the TLS properties of a listener: its own, and for all others those without a prefix."""
+        own = frozenset(name for listener, name in self.listener_properties if listener == listener_name)
+        values = [
+            self.listener_properties[listener_name, name] if name in own else self.value(name)
+            for name in SecurityProperties.declared()
+        ]
+        return TlsSettings(f"{LISTENER_PREFIX}{listener_name.lower()}.", own, *values)
 
     def limit_by_brokers(self, name: str, live_brokers: int) -> int:
         """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.

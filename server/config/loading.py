@@ -1,12 +1,14 @@
 """Loading of a BrokerConfig from a configuration file and overrides, with warnings."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from odradek.log.config import CLUSTER_ONLY
 from odradek.properties import PropertyError, nearest
+from odradek.replication.metadata.broker_configs import listener_base
 from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
+from odradek.server.security.tls_settings import TLS_PROTOCOLS
 
 # Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can
 # be used unchanged, but not declared.
@@ -15,7 +17,9 @@ ACCEPTED_PREFIXES = (
     "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
-    "share.", "ssl.", "unstable.", "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "zookeeper.ssl.",
+    "share.", "ssl.allow.", "ssl.engine.factory.", "ssl.keymanager.", "ssl.principal.", "ssl.protocol", "ssl.provider",
+    "ssl.secure.random.", "ssl.trustmanager.", "unstable.",
+    "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "zookeeper.ssl.",
 )  # fmt: skip
 
 _MISSING_COMPONENT = "this broker lacks the component"
@@ -82,10 +86,10 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
             known[name] = text
             continue
         if prop is None:
-            if name.startswith(ACCEPTED_PREFIXES):
+            if name.startswith(ACCEPTED_PREFIXES) and not _may_be_misspelt(name):
                 without_effect.setdefault(_MISSING_COMPONENT, []).append(name)
             else:
-                like = nearest(name, declared)
+                like = nearest(listener_base(name) or name, declared)
                 hint = f", did you mean {like}?" if like else ""
                 warnings.append(f"unknown property {name} is ignored{hint}")
             continue
@@ -97,6 +101,12 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
     for reason, names in sorted(without_effect.items()):
         warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
     return LoadedConfig(_validate(known), warnings)
+
+
+def _may_be_misspelt(name: str) -> bool:
+    """Return whether a listener's property of TLS is unknown: it may be one that protects the listener."""
+    base_name = listener_base(name) or ""
+    return base_name.startswith("ssl.") and not base_name.startswith(ACCEPTED_PREFIXES)
 
 
 def _validate(values: Mapping[str, str]) -> BrokerConfig:
@@ -119,8 +129,26 @@ def _validate(values: Mapping[str, str]) -> BrokerConfig:
         config = BrokerConfig(valid)
     except PropertyError as error:
         errors.append(error)
-    _raise_all(errors or list(config.find_contradictions()))
+    _raise_all(errors or list(config.find_contradictions()) or list(_find_tls_errors(config)))
     return config
+
+
+def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
+    """Iterate over errors in the key stores and trust stores of listeners. Reads their files."""
+    if not any(listener.protocol in TLS_PROTOCOLS for listener in config.endpoints):
+        return
+    # Imported here because most brokers need neither.
+    from odradek.server.security.tls_contexts import make_client_context, make_server_context
+
+    for listener in config.endpoints:
+        if listener.protocol in TLS_PROTOCOLS:
+            settings = config.tls_settings(listener.name)
+            try:
+                make_server_context(settings)
+                if config.zookeeper_connect and listener.name == config.inter_broker_name:
+                    make_client_context(settings)
+            except PropertyError as error:
+                yield error
 
 
 def _raise_all(errors: Sequence[ValueError]) -> None:

@@ -53,6 +53,7 @@ from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.replication.replicas.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.server.brokers.channel import SetupTimeout, TcpBrokerChannels
 from odradek.server.brokers.channel_pool import ChannelPool
+from odradek.server.brokers.connection import Connect
 from odradek.server.brokers.controller_client import ControllerClient, LocalHandlers
 from odradek.server.brokers.peer_watch import PeerWatch
 from odradek.server.config import BrokerConfig
@@ -64,6 +65,7 @@ from odradek.server.environment import Environment
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
+from odradek.server.security.tls_settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.store_location import open_zookeeper_store
 from odradek.server.work.clock import DelayedCall
@@ -138,7 +140,7 @@ class ClusterMembership:
         config, reactor = self._config, self._environment.reactor
         return TcpBrokerChannels(
             config.inter_broker_name,
-            connect=reactor.connectTCP,
+            connect=self._make_connect(),
             clock=reactor,
             slices=self._slices,
             # The first batch of a response may be larger than the follower's limit.
@@ -146,6 +148,21 @@ class ClusterMembership:
             setup_timeout=SetupTimeout(
                 config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
             ),
+            security_protocol=config.inter_broker_protocol,
+        )
+
+    def _make_connect(self) -> Connect:
+        """Return the function that connects to other brokers, with TLS if their listener has it."""
+        config, connect = self._config, self._environment.reactor.connectTCP
+        if config.inter_broker_protocol not in TLS_PROTOCOLS:
+            return connect
+        from odradek.server.brokers.tls import connect_with_tls
+        from odradek.server.security.reloaded_context import ReloadedContext
+        from odradek.server.security.tls_contexts import make_client_context
+
+        settings = config.tls_settings(config.inter_broker_name)
+        return connect_with_tls(
+            connect, ReloadedContext(settings, make_client_context, self._environment.monotonic)
         )
 
     def _make_controller_client(self) -> ControllerClient:

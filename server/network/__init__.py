@@ -3,6 +3,7 @@
 - `reactor`: Twisted's epoll reactor, with a monotonic clock
 - `scheduler`: the order of waiting requests
 - `transport`: Twisted's protocol: received bytes, and pieces to send
+- `tls`: connections with TLS
 - `connection_transport`: interfaces between a connection and its transport
 - `connection`: requests and responses of a connection, in order
 - `connection_state`: states of a connection

@@ -248,7 +248,7 @@ class Acceptor:
 
     def update(self, config: "BrokerConfig") -> None:
         """Apply changed properties."""
-        limits = config.listener_limits
+        limits = config.listener_properties
         self.max_count = limits.get((self.listener, "max.connections"), UNLIMITED)
         self.rate.quota = limits.get((self.listener, "max.connection.creation.rate"), UNLIMITED)
 

@@ -1,4 +1,4 @@
-"""Interfaces between a connection and its transport: plain TCP today, TLS later."""
+"""Interfaces between a connection and its transport: plain TCP or TLS."""
 
 from typing import TYPE_CHECKING, Protocol
 

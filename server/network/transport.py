@@ -20,7 +20,7 @@ from odradek.log.storage.filesystem import File, FileRegion
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor
-from odradek.server.network.connection_transport import Piece
+from odradek.server.network.connection_transport import Piece, ResponseWriter
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
@@ -169,7 +169,7 @@ class SocketWriter:
             self.has_progressed = True
         if sent < len(data):
             self._queue.append(memoryview(data)[sent:])
-            self._wait_for_room()
+            self.wait_for_room()
 
     def send(self, pieces: list[Piece]) -> None:
         """Send a response of several pieces."""
@@ -180,7 +180,10 @@ class SocketWriter:
             self._pending = None
         self._queue.extend(pieces)
         if not self._is_registered and not self._send_queue():
-            self._wait_for_room()
+            self.wait_for_room()
+
+    def end(self) -> None:
+        """Do nothing: the end of plaintext needs no bytes."""
 
     def abort(self) -> None:
         """Drop unsent bytes, and close the connection at once."""
@@ -192,6 +195,8 @@ class SocketWriter:
         self._is_closed = True
         self._queue.clear()
         self._pending = None
+        # The owner of the function may refer to this object, and only the garbage collector would free such a cycle.
+        self._on_drained = _do_nothing
 
     def resumeProducing(self) -> None:
         """Twisted: the socket is writable.
@@ -211,7 +216,8 @@ class SocketWriter:
         """Twisted: the connection is closed."""
         self.close()
 
-    def _wait_for_room(self) -> None:
+    def wait_for_room(self) -> None:
+        """Call `on_drained` at a later write event of the reactor, also if nothing is queued."""
         if not self._is_registered and not self._is_closed:
             self._transport.registerProducer(self, False)
             self._is_registered = True
@@ -261,13 +267,54 @@ class SocketWriter:
         self.abort()
 
 
-@implementer(IHalfCloseableProtocol)
-class KafkaTransport(TwistedProtocol):
-    """One client connection on a plaintext listener.
+def _do_nothing() -> None:
+    """Replaces `on_drained` when the connection is closed."""
 
-    scheduler: the reactor's scheduler
+
+class TransportWriter(ResponseWriter, Protocol):
+    """The writer of one connection, to its transport.
+
+    has_progressed: set when the socket accepts bytes; `ConnectionRegistry` resets it
     """
 
+    has_progressed: bool
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The number of bytes that the socket has not accepted."""
+
+    def end(self) -> None:
+        """Send what ends the stream of bytes, before `flush` and the end of the connection."""
+
+    def abort(self) -> None:
+        """Drop unsent bytes, and close the connection at once."""
+
+    def close(self) -> None:
+        """Drop unsent bytes: the connection is closed, or about to be closed."""
+
+
+MakeWriter = Callable[[TcpTransport, Callable[[], None]], TransportWriter]
+"""Makes the writer of a connection, given the function that it calls when it is idle again."""
+
+
+def plaintext_writers(send_file: SendFile) -> MakeWriter:
+    """Return a function that makes writers without encryption."""
+
+    def make(transport: TcpTransport, on_drained: Callable[[], None]) -> SocketWriter:
+        return SocketWriter(transport, transport.reactor.write_coalescer, send_file, on_drained)
+
+    return make
+
+
+@implementer(IHalfCloseableProtocol)
+class KafkaTransport(TwistedProtocol):
+    """One client connection: plaintext bytes in, responses out through its writer.
+
+    scheduler: the reactor's scheduler
+    large_read_bytes: size of a read while a large part of a frame is missing
+    """
+
+    large_read_bytes = LARGE_READ_BYTES
     transport: TcpTransport  # type: ignore[assignment] # Twisted's ITransport has no types
 
     def __init__(
@@ -275,10 +322,10 @@ class KafkaTransport(TwistedProtocol):
         make_connection: Callable[["KafkaTransport"], Connection],
         max_frame_bytes: int,
         registry: ConnectionRegistry,
-        send_file: SendFile,
+        make_writer: MakeWriter,
     ) -> None:
         self._make_connection = make_connection
-        self._send_file = send_file
+        self._make_writer = make_writer
         self._splitter = FrameSplitter(max_frame_bytes)
         self._read_bytes = READ_BYTES
         self._is_closing = False
@@ -294,9 +341,7 @@ class KafkaTransport(TwistedProtocol):
         transport.bufferSize = READ_BYTES
         self.scheduler: RequestScheduler = transport.reactor.scheduler
         self.connection = self._make_connection(self)
-        self.writer = SocketWriter(
-            transport, transport.reactor.write_coalescer, self._send_file, self.connection.output_drained
-        )
+        self.writer = self._make_writer(transport, self.connection.output_drained)
         self._registry.add(self)
 
     def dataReceived(self, data: bytes) -> None:
@@ -313,13 +358,19 @@ class KafkaTransport(TwistedProtocol):
             self.connection.frames_received(error.frames)
             self.connection.refuse_in_turn(str(error))
             return
-        read_bytes = LARGE_READ_BYTES if self._splitter.missing_bytes > _LARGE_REST_BYTES else READ_BYTES
+        read_bytes = self.large_read_bytes if self._splitter.missing_bytes > _LARGE_REST_BYTES else READ_BYTES
         if read_bytes != self._read_bytes:
             self._set_read_size(read_bytes)
         if len(frames) == 1:
             self.connection.frame_received(frames[0])
         elif frames:
             self.connection.frames_received(frames)
+
+    def refuse(self, why: str) -> None:
+        """Close the connection because of malformed input below the frames."""
+        if not self._is_closing:
+            self._is_closing = True
+            self.connection.refuse(why)
 
     def readConnectionLost(self) -> None:
         """Twisted: the client has closed its side. It may still read, which cannot be detected."""
@@ -368,6 +419,7 @@ class KafkaTransport(TwistedProtocol):
         """Close the connection. Only responses that the socket has accepted are delivered; no request is begun."""
         self._is_closing = True
         self.connection.closing()
+        self.writer.end()
         self.writer.flush()
         transport = self.transport
         if self.writer.is_idle:
@@ -408,20 +460,24 @@ class KafkaTransportFactory(Factory):
         make_connection: Callable[[KafkaTransport], Connection],
         max_frame_bytes: int,
         registry: ConnectionRegistry,
-        send_file: SendFile,
+        make_writer: MakeWriter,
     ) -> None:
         self._make_connection = make_connection
-        self._send_file = send_file
+        self._make_writer = make_writer
         self._max_frame_bytes = max_frame_bytes
         self._registry = registry
         self.acceptor: Acceptor | None = None
 
     def buildProtocol(self, addr: IAddress | None) -> KafkaTransport | None:
+        return self.build(addr, self._make_writer)
+
+    def build(self, addr: IAddress | None, make_writer: MakeWriter) -> KafkaTransport | None:
+        """Return the transport of a new connection; None if the acceptor rejects it."""
         release = None
         if self.acceptor is not None:
             release = self.acceptor.admit(getattr(addr, "host", ""))
             if release is None:
                 return None
-        transport = KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, self._send_file)
+        transport = KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, make_writer)
         transport.release = release
         return transport

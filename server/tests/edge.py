@@ -36,7 +36,7 @@ from odradek.server.network.connection import Connection
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.reactor import PlainEPollReactor
 from odradek.server.network.scheduler import RequestScheduler
-from odradek.server.network.transport import KafkaTransport
+from odradek.server.network.transport import KafkaTransport, plaintext_writers
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.tests.wire import request_frame
 from odradek.server.work.waits import Wait
@@ -365,7 +365,10 @@ class Edge:
         handlers.edge, handlers.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")
         protocol: Any = KafkaTransport(
-            lambda transport: Connection(transport, dispatch, context), 1 << 20, self.registry, send_file
+            lambda transport: Connection(transport, dispatch, context),
+            1 << 20,
+            self.registry,
+            plaintext_writers(send_file),
         )
         scripted: Any = self.socket
         self.protocol = protocol

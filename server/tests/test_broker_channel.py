@@ -550,7 +550,7 @@ def test_a_channel_uses_the_brokers_endpoint_of_the_listener():
         ((Endpoint("OTHER", "PLAINTEXT", "a", 1),), "broker 3 has no listener INTERNAL"),
         (
             (Endpoint("INTERNAL", "SSL", "a", 1),),
-            "broker 3: listener INTERNAL has security protocol SSL; only PLAINTEXT is supported between brokers",
+            "broker 3: listener INTERNAL has security protocol SSL, but PLAINTEXT on this broker",
         ),
     ],
 )

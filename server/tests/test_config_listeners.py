@@ -124,8 +124,8 @@ def test_listeners_of_controllers_are_left_out():
 
 
 def test_protocols_that_are_not_served_are_refused():
-    with pytest.raises(PropertyError, match=r"SSL://:9093 for configuration listeners: this version serves"):
-        endpoints(listeners="PLAINTEXT://:9092,SSL://:9093")
+    with pytest.raises(PropertyError, match=r"SASL_SSL://:9093 for configuration listeners: this version serves"):
+        endpoints(listeners="PLAINTEXT://:9092,SASL_SSL://:9093")
 
 
 def test_the_inter_broker_listener_must_be_advertised():
@@ -140,3 +140,16 @@ def test_the_inter_broker_listener_must_be_advertised():
 def test_a_dynamic_change_of_listeners_is_parsed():
     config = BrokerConfig({}).replace({"listeners": "PLAINTEXT://:7"})
     assert config.endpoints[0].port == 7
+
+
+@pytest.mark.parametrize("name", ["ssl.clent.auth", "listener.name.clients.ssl.clent.auth"])
+def test_a_misspelt_property_of_tls_is_reported(name):
+    """Silence would leave a listener open to clients without a certificate."""
+    warnings = parse_config({name: "required"}).warnings
+    assert warnings == [f"unknown property {name} is ignored, did you mean ssl.client.auth?"]
+
+
+def test_properties_of_tls_in_java_have_no_effect():
+    names = ["listener.name.clients.ssl.protocol", "ssl.engine.factory.class", "ssl.principal.mapping.rules"]
+    warnings = parse_config(dict.fromkeys(names, "x")).warnings
+    assert warnings == [f"properties without effect, because this broker lacks the component: {', '.join(names)}"]

@@ -246,7 +246,10 @@ def test_a_broker_that_stops_accepts_no_connection():
         ({"max.connections.per.ip.overrides": "10.0.0.1:x"}, "max.connections.per.ip.overrides"),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip"),
         ({"listener.name.plaintext.max.connections": "0"}, "listener.name.plaintext.max.connections"),
-        ({"listener.name.plaintext.max.connection.creation.rate": "x"}, "max.connection.creation.rate"),
+        (
+            {"listener.name.plaintext.max.connection.creation.rate": "x"},
+            "listener.name.plaintext.max.connection.creation.rate",
+        ),
     ],
 )
 def test_invalid_values_are_refused(values, names):
@@ -258,9 +261,9 @@ def test_invalid_values_are_refused(values, names):
 def test_a_configuration_keeps_the_limits_of_listeners():
     name = "listener.name.client.max.connections"
     config = BrokerConfig({name: "7", "listeners": "PLAINTEXT://127.0.0.1:1"})
-    assert config.listener_limits == {("CLIENT", "max.connections"): 7}
-    assert config.replace({"num.partitions": "2"}).listener_limits == {("CLIENT", "max.connections"): 7}
-    assert config.replace({name: None}).listener_limits == {}
+    assert config.listener_properties == {("CLIENT", "max.connections"): 7}
+    assert config.replace({"num.partitions": "2"}).listener_properties == {("CLIENT", "max.connections"): 7}
+    assert config.replace({name: None}).listener_properties == {}
     assert name in repr(config)
 
 
@@ -270,6 +273,6 @@ def test_dynamic_configurations_limit_listeners():
     for default, own, expected in (({}, {}, 7), ({name: "5"}, {}, 5), ({name: "5"}, {name: "3"}, 3)):
         config = configs.resolve(default, own)
         assert isinstance(config, BrokerConfig)
-        assert config.listener_limits["CLIENT", "max.connections"] == expected
+        assert config.listener_properties["CLIENT", "max.connections"] == expected
     with pytest.raises(PropertyError):
         configs.resolve({name: "0"}, {})

@@ -1,7 +1,8 @@
 """Every declared property is read by the broker, or declares the reason why it has no effect.
 
 A property is read if an attribute of its name is loaded, or its name is a string, outside of the declarations and of
-the checks at the start. Names with a variable prefix, as of internal topics, are composed as in the source.
+the checks at the start. Names with a variable prefix, as of internal topics, are composed as in the source. The
+properties of TLS are attributes of `TlsSettings`, without `ssl.`.
 """
 
 import ast
@@ -15,6 +16,7 @@ from odradek.log.config import LogConfig
 from odradek.properties import Property
 from odradek.server.config import BrokerConfig
 from odradek.server.config.loading import parse_config
+from odradek.server.config.security import SecurityProperties
 
 ROOT = Path(odradek.__file__).resolve().parent.parent
 PACKAGES = ("log", "replication", "coordinator", "server")
@@ -83,7 +85,8 @@ TOPIC_DEFAULTS = {synonym.name for prop in LogConfig.declared().values() for syn
 def is_read(prop: Property[object]) -> bool:
     names, suffixes = reads().names, reads().suffixes
     composed = any(prop.name.endswith(suffix) and prop.name.removesuffix(suffix) in names for suffix in suffixes)
-    return prop.attribute in names or prop.name in names or composed
+    attribute = prop.attribute.removeprefix("ssl_") if prop.name in SecurityProperties.declared() else prop.attribute
+    return attribute in names or prop.name in names or composed
 
 
 def test_the_scan_finds_properties_that_are_read() -> None:
@@ -114,9 +117,9 @@ def test_a_refused_property_is_refused(name: str) -> None:
 
 
 def test_a_start_reports_properties_without_effect_with_the_reason() -> None:
-    values = {"num.io.threads": "4", "queued.max.requests": "9", "process.roles": "broker", "ssl.key": "k"}
+    values = {"num.io.threads": "4", "queued.max.requests": "9", "process.roles": "broker", "ssl.protocol": "TLSv1.3"}
     assert parse_config(values).warnings == [
         "properties without effect, because one event loop does the work: num.io.threads, queued.max.requests",
         "properties without effect, because there is no KRaft quorum: process.roles",
-        "properties without effect, because this broker lacks the component: ssl.key",
+        "properties without effect, because this broker lacks the component: ssl.protocol",
     ]

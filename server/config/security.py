@@ -1,0 +1,83 @@
+"""Properties of TLS. A listener can have its own, as `listener.name.<listener>.ssl.<property>`."""
+
+from odradek.properties import PropertySet, password, string, string_list
+
+STORE_TYPES = ("JKS", "PKCS12", "PEM")
+TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+
+
+class SecurityProperties(PropertySet):
+    """Keys, certificates and versions of TLS."""
+
+    ssl_keystore_type = string(
+        "ssl.keystore.type",
+        "JKS",
+        choices=STORE_TYPES,
+        doc="Format of the key store. With JKS and PKCS12 the format of the file's content counts.",
+    )
+    ssl_keystore_location = string(
+        "ssl.keystore.location",
+        None,
+        doc="File with the private key and the certificate chain of this broker.",
+    )
+    ssl_keystore_password = password(
+        "ssl.keystore.password",
+        doc="Password of the key store; must not be set for PEM.",
+    )
+    ssl_keystore_key = password(
+        "ssl.keystore.key",
+        doc="Private key in PEM, in PKCS8 format, instead of a file.",
+    )
+    ssl_keystore_certificate_chain = password(
+        "ssl.keystore.certificate.chain",
+        doc="Certificate chain in PEM, instead of a file.",
+    )
+    ssl_key_password = password(
+        "ssl.key.password",
+        doc="Password of the private key, if it is encrypted; for JKS by default that of the key store.",
+    )
+    ssl_truststore_type = string(
+        "ssl.truststore.type",
+        "JKS",
+        choices=STORE_TYPES,
+        doc="Format of the trust store. With JKS and PKCS12 the format of the file's content counts.",
+    )
+    ssl_truststore_location = string(
+        "ssl.truststore.location",
+        None,
+        doc="File with the certificates that are trusted; by default those of the operating system are.",
+    )
+    ssl_truststore_password = password(
+        "ssl.truststore.password",
+        doc="Password of the trust store; must not be set for PEM.",
+    )
+    ssl_truststore_certificates = password(
+        "ssl.truststore.certificates",
+        doc="Trusted certificates in PEM, instead of a file.",
+    )
+    ssl_client_auth = string(
+        "ssl.client.auth",
+        "none",
+        choices=("required", "requested", "none"),
+        doc="Certificates of clients on listeners with SSL: required, verified if the client has one, or none.",
+    )
+    ssl_enabled_protocols = string_list(
+        "ssl.enabled.protocols",
+        ("TLSv1.2", "TLSv1.3"),
+        choices=TLS_VERSIONS,
+        may_be_empty=False,
+        doc="Versions of TLS.",
+    )
+    ssl_cipher_suites = string_list(
+        "ssl.cipher.suites",
+        (),
+        doc="Cipher suites, by their names in Java; by default those of OpenSSL. Of TLS 1.3 all suites are enabled if "
+        "any is named.",
+    )
+    ssl_endpoint_identification_algorithm = string(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        check=lambda algorithm: algorithm.lower() in ("https", ""),
+        note="https, or empty",
+        doc="Verification of host names in the certificates of other brokers; none if empty.",
+    )

@@ -1,0 +1,248 @@
+"""Connections with TLS.
+
+`TlsTransport` is between Twisted's TCP transport and a `KafkaTransport`: it decrypts what arrives. `TlsWriter` encrypts
+responses for a `SocketWriter`. A response of file regions is read and encrypted in parts, each when the socket has
+accepted the one before it, so that it is never in memory as a whole.
+"""
+
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol
+from twisted.internet.protocol import Factory, connectionDone
+from twisted.internet.protocol import Protocol as TwistedProtocol
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from odradek.server.network.connection_transport import Piece
+from odradek.server.network.transport import (
+    READ_BYTES,
+    KafkaTransport,
+    KafkaTransportFactory,
+    SendFile,
+    SocketWriter,
+    TcpTransport,
+)
+from odradek.server.security.tls_layer import TlsError, TlsLayer
+
+logger = logging.getLogger(__name__)
+
+_PART_BYTES: Final = 65_536
+"""Plaintext bytes that are encrypted at once, which takes 25 us.
+
+From 128 KiB on the C library would map and unmap memory for each part."""
+
+_ITERATION_LIMIT_BYTES: Final = 4_194_304
+"""Bytes that one connection may encrypt in one reactor iteration, so that a fast reader does not starve the others."""
+
+
+class TlsWriter:
+    """Encrypts pieces, bytes and file regions, in order, and sends them through a `SocketWriter`.
+
+    As there, small responses wait for the end of the reactor iteration.
+    """
+
+    def __init__(
+        self, layer: TlsLayer, make_writer: Callable[[Callable[[], None]], SocketWriter], on_drained: Callable[[], None]
+    ) -> None:
+        self._layer = layer
+        self._socket = make_writer(self._socket_drained)
+        self._on_drained = on_drained
+        self._queue: deque[Piece] = deque()
+        self._region_read_bytes = 0
+        self._has_ended = False
+
+    @property
+    def has_progressed(self) -> bool:
+        """True if the socket has accepted bytes since this was reset."""
+        return self._socket.has_progressed
+
+    @has_progressed.setter
+    def has_progressed(self, value: bool) -> None:
+        self._socket.has_progressed = value
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the socket has accepted all bytes, except those that wait for the end of the iteration."""
+        return not self._queue and self._socket.is_idle
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The number of bytes that the socket has not accepted."""
+        unsent = self._socket.unsent_bytes - self._region_read_bytes
+        for piece in self._queue:
+            unsent += len(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.size_bytes
+        return unsent
+
+    def send_output(self) -> None:
+        """Send what the layer has to send besides responses: parts of the handshake, alerts, keys."""
+        output = self._layer.take_output()
+        if output:
+            self._socket.send([output])
+
+    def send_one(self, data: bytearray) -> None:
+        """Send a response of one piece at the end of the iteration."""
+        if self._has_ended:
+            return
+        if self._queue:
+            self._queue.append(data)
+            return
+        try:
+            self._layer.encrypt(data)
+        except TlsError as error:
+            self._fail(error)
+            return
+        self._socket.send_one(bytearray(self._layer.take_output()))
+
+    def send(self, pieces: list[Piece]) -> None:
+        """Send a response of several pieces."""
+        if self._has_ended:
+            return
+        self._queue.extend(pieces)
+        self._send_queue()
+
+    def flush(self) -> None:
+        """Send the responses that wait for the end of the iteration."""
+        self._socket.flush()
+
+    def end(self) -> None:
+        """Send close_notify after all responses before; later ones are dropped. Without effect unless idle."""
+        if self._layer.is_established and self.is_idle:
+            self._has_ended = True
+            self._layer.end()
+            output = self._layer.take_output()
+            if output:
+                self._socket.send_one(bytearray(output))
+
+    def abort(self) -> None:
+        """Drop unsent bytes, and close the connection at once."""
+        self._queue.clear()
+        self._socket.abort()
+
+    def close(self) -> None:
+        """Drop unsent bytes: the connection is closed, or about to be closed."""
+        self._queue.clear()
+        self._socket.close()
+
+    def _socket_drained(self) -> None:
+        self._send_queue()
+        if self.is_idle:
+            self._on_drained()
+
+    def _send_queue(self) -> None:
+        """Encrypt and send parts until the queue is empty, or the socket or the iteration's limit prevents it."""
+        budget_bytes = _ITERATION_LIMIT_BYTES
+        try:
+            while self._queue and self._socket.is_idle:
+                if budget_bytes <= 0:
+                    self._socket.wait_for_room()
+                    return
+                budget_bytes -= self._encrypt_part()
+                self._socket.send([self._layer.take_output()])
+        except (OSError, TlsError) as error:
+            self._fail(error)
+
+    def _encrypt_part(self) -> int:
+        """Encrypt the next part of the queue; return its size. Raises OSError, TlsError."""
+        queue, part_bytes = self._queue, 0
+        while queue and part_bytes < _PART_BYTES:
+            piece = queue[0]
+            wanted = _PART_BYTES - part_bytes
+            if isinstance(piece, (bytes, bytearray, memoryview)):
+                data: bytes | memoryview = memoryview(piece)[:wanted]
+                rest = memoryview(piece)[wanted:]
+                if rest:
+                    queue[0] = rest
+                else:
+                    queue.popleft()
+            else:
+                already = self._region_read_bytes
+                wanted = min(wanted, piece.size_bytes - already)
+                data = piece.file.pread(piece.position + already, wanted)  # type: ignore[attr-defined] # of a log
+                if not data and wanted:
+                    raise OSError(f"segment file ends {piece.size_bytes - already} bytes before the end of the region")
+                self._region_read_bytes += len(data)
+                if self._region_read_bytes == piece.size_bytes:
+                    self._region_read_bytes = 0
+                    queue.popleft()
+            self._layer.encrypt(data)
+            part_bytes += len(data)
+        return part_bytes
+
+    def _fail(self, error: Exception) -> None:
+        logger.debug("write failed error=%s", error)
+        self.abort()
+
+
+@implementer(IHalfCloseableProtocol)
+class TlsTransport(TwistedProtocol):
+    """Decrypts what arrives on one connection for a `KafkaTransport`."""
+
+    def __init__(self, plain: KafkaTransport, layer: TlsLayer) -> None:
+        self._plain = plain
+        self._layer = layer
+
+    def connectionMade(self) -> None:
+        self._plain.makeConnection(self.transport)  # type: ignore[no-untyped-call]
+
+    def dataReceived(self, data: bytes) -> None:
+        layer, plain = self._layer, self._plain
+        writer = plain.writer
+        assert isinstance(writer, TlsWriter)
+        try:
+            plaintext = layer.receive(data)
+        except TlsError as error:
+            writer.send_output()
+            what = "TLS failed" if layer.is_established else "the TLS handshake failed"
+            plain.refuse(f"{what}: {error}")
+            return
+        writer.send_output()
+        if plaintext:
+            plain.dataReceived(plaintext)
+        if layer.has_ended:
+            plain.readConnectionLost()
+
+    def readConnectionLost(self) -> None:
+        """Twisted: the client has closed its side."""
+        self._plain.readConnectionLost()
+
+    def writeConnectionLost(self) -> None:
+        """Twisted: never called, because the broker never closes only its own side."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._plain.connectionLost(reason)
+
+
+class TlsTransportFactory(Factory):
+    """Makes a `TlsTransport` for each connection accepted on a listener.
+
+    context: returns the TLS context of new connections
+    """
+
+    noisy = False
+
+    def __init__(
+        self, plain: KafkaTransportFactory, context: Callable[[], ssl.SSLContext], send_file: SendFile
+    ) -> None:
+        self._plain = plain
+        self._context = context
+        self._send_file = send_file
+
+    def buildProtocol(self, addr: IAddress | None) -> TlsTransport | None:
+        layer = TlsLayer(self._context())
+
+        def make_writer(transport: TcpTransport, on_drained: Callable[[], None]) -> TlsWriter:
+            def make_socket_writer(on_socket_drained: Callable[[], None]) -> SocketWriter:
+                return SocketWriter(transport, transport.reactor.write_coalescer, self._send_file, on_socket_drained)
+
+            return TlsWriter(layer, make_socket_writer, on_drained)
+
+        plain = self._plain.build(addr, make_writer)
+        if plain is None:
+            return None
+        # A larger read may have so many small records that their decryption holds the reactor for 0.1 s.
+        plain.large_read_bytes = READ_BYTES
+        return TlsTransport(plain, layer)

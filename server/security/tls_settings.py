@@ -1,0 +1,45 @@
+"""The properties `ssl.*` of one listener or one side of a connection.
+
+Sources: Kafka's documentation, "Security Configs"; KIP-651 (PEM), KIP-684 (mutual TLS on SASL_SSL listeners).
+"""
+
+from typing import Final, NamedTuple
+
+from odradek.properties import PropertyError
+
+TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
+"""Security protocols with TLS."""
+
+
+class TlsSettings(NamedTuple):
+    """The values of the properties with these names, after `ssl.`; None if a property is not set.
+
+    prefix: `listener.name.<listener>.`
+    own: names of the properties that the listener has with this prefix
+    """
+
+    prefix: str
+    own: frozenset[str]
+    keystore_type: str
+    keystore_location: str | None
+    keystore_password: str | None
+    keystore_key: str | None
+    keystore_certificate_chain: str | None
+    key_password: str | None
+    truststore_type: str
+    truststore_location: str | None
+    truststore_password: str | None
+    truststore_certificates: str | None
+    client_auth: str
+    enabled_protocols: tuple[str, ...]
+    cipher_suites: tuple[str, ...]
+    endpoint_identification_algorithm: str
+
+    def __repr__(self) -> str:
+        # Without values, some of which are secrets.
+        return f"TlsSettings({self.prefix})"
+
+    def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
+        """Return the error of the property `ssl.<name>`."""
+        name = f"ssl.{name}"
+        return PropertyError(f"{self.prefix}{name}" if name in self.own else name, value, allowed)

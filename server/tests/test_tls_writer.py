@@ -1,0 +1,239 @@
+"""TlsWriter and TlsTransport, with a client that decrypts what the socket gets."""
+
+import gc
+import weakref
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from odradek.log.storage.filesystem import FileRegion
+from odradek.server.config.broker import BrokerConfig
+from odradek.server.network import tls
+from odradek.server.network.tls import TlsTransport, TlsTransportFactory, TlsWriter
+from odradek.server.network.transport import READ_BYTES, SocketWriter
+from odradek.server.security.certificates import write_test_certificates
+from odradek.server.security.tls_contexts import make_client_context, make_server_context
+from odradek.server.security.tls_layer import TlsLayer
+from odradek.server.security.tls_settings import TlsSettings
+
+PART_BYTES = tls._PART_BYTES
+
+
+class Socket:
+    """A SocketWriter that accepts everything, or nothing while it is full."""
+
+    def __init__(self, on_drained: Any) -> None:
+        self.on_drained = on_drained
+        self.has_progressed = False
+        self.is_full = self.is_aborted = self.waits_for_room = False
+        self.sent: list[bytes] = []
+        self.small: list[bytes] = []
+        self.unsent_bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_full and not self.is_aborted
+
+    def send_one(self, data: bytearray) -> None:
+        self.small.append(bytes(data))
+
+    def send(self, pieces: list[Any]) -> None:
+        self.flush()
+        self.sent += map(bytes, pieces)
+
+    def flush(self) -> None:
+        self.sent += self.small
+        self.small = []
+
+    def wait_for_room(self) -> None:
+        self.waits_for_room = True
+
+    def drain(self) -> None:
+        self.is_full = self.waits_for_room = False
+        self.on_drained()
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class Data:
+    """A file whose reads are recorded."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.content = bytes(range(256)) * (size_bytes // 256 + 1)
+        self.size = size_bytes
+        self.reads: list[int] = []
+        self.missing_bytes = 0
+
+    def pread(self, position: int, size: int) -> bytes:
+        self.reads.append(size)
+        return self.content[position : min(position + size, self.size - self.missing_bytes)]
+
+
+def tls_settings(directory: Path) -> TlsSettings:
+    config = BrokerConfig(
+        {
+            "listeners": "SSL://127.0.0.1:0",
+            "security.inter.broker.protocol": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(directory / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(directory / "ca.pem"),
+        }
+    )
+    return config.tls_settings("SSL")
+
+
+class Connected:
+    """A writer of a connection after the handshake, and its client."""
+
+    def __init__(self, directory: Path) -> None:
+        settings = tls_settings(directory)
+        self.layer = TlsLayer(make_server_context(settings))
+        self.client = TlsLayer(make_client_context(settings), server_name="localhost", is_server=False)
+        self.drained: list[bool] = []
+        self.socket: Any = None
+
+        def make(on_drained: Any) -> Any:
+            self.socket = Socket(on_drained)
+            return self.socket
+
+        self.writer = TlsWriter(self.layer, make, lambda: self.drained.append(True))
+        self.client.begin()
+        for _ in range(3):
+            self.layer.receive(self.client.take_output())
+            self.writer.send_output()
+            self.receive()
+
+    def receive(self) -> bytes:
+        """Return what the client decrypts of what the socket has got."""
+        data = b"".join(self.socket.sent)
+        self.socket.sent.clear()
+        return self.client.receive(data)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("certificates")
+    write_test_certificates(path, datetime.now(UTC))
+    return path
+
+
+@pytest.fixture
+def connected(directory: Path) -> Connected:
+    return Connected(directory)
+
+
+def region(data: Data) -> Any:
+    return FileRegion(data, 0, data.size)  # type: ignore[arg-type] # the used part of a file
+
+
+def test_pieces_arrive_in_order(connected: Connected) -> None:
+    data = Data(100_000)
+    connected.writer.send_one(bytearray(b"small 1 "))
+    connected.writer.send_one(bytearray(b"small 2 "))
+    connected.writer.send([b"head ", region(data), memoryview(b" tail")])
+    connected.writer.send_one(bytearray(b" small 3"))
+    connected.writer.flush()
+    assert connected.receive() == b"small 1 small 2 head " + data.content[: data.size] + b" tail small 3"
+    assert connected.writer.is_idle
+
+
+def test_a_region_is_read_in_parts_as_the_socket_accepts_them(connected: Connected) -> None:
+    """Otherwise the records of a large fetch would be in memory as a whole."""
+    data = Data(10 * PART_BYTES)
+    connected.socket.is_full = True
+    connected.writer.send([b"head", region(data)])
+    assert data.reads == []
+    received = b""
+    for _ in range(11):
+        connected.socket.is_full = False
+
+        def send(pieces: list[Any]) -> None:
+            connected.socket.sent += pieces
+            connected.socket.is_full = True
+
+        connected.socket.send = send
+        connected.socket.drain()
+        received += connected.receive()
+    assert received == b"head" + data.content[: data.size]
+    assert max(data.reads) <= PART_BYTES
+    assert len(data.reads) == 11, "one part each time"
+    connected.socket.drain()
+    assert connected.drained == [True]
+
+
+def test_an_iteration_encrypts_a_bounded_amount(connected: Connected) -> None:
+    data = Data(3 * tls._ITERATION_LIMIT_BYTES)
+    connected.writer.send([region(data)])
+    assert connected.socket.waits_for_room
+    assert sum(data.reads) == tls._ITERATION_LIMIT_BYTES
+    assert not connected.writer.is_idle
+    assert connected.writer.unsent_bytes == 2 * tls._ITERATION_LIMIT_BYTES
+    connected.socket.drain()
+    connected.socket.drain()
+    assert connected.receive() == data.content[: data.size]
+    assert connected.drained == [True]
+
+
+def test_a_file_that_ends_early_closes_the_connection(connected: Connected) -> None:
+    data = Data(100_000)
+    data.missing_bytes = 50_000
+    connected.writer.send([region(data)])
+    assert connected.socket.is_aborted
+
+
+def test_the_end_is_announced(connected: Connected) -> None:
+    connected.writer.send_one(bytearray(b"last"))
+    connected.writer.end()
+    connected.writer.flush()
+    assert connected.receive() == b"last"
+    assert connected.client.has_ended
+
+
+def test_bytes_that_are_not_tls_are_refused(directory: Path) -> None:
+    connected = Connected(directory)
+    refusals: list[str] = []
+    plain: Any = SimpleNamespace(writer=connected.writer, refuse=refusals.append, dataReceived=None)
+    TlsTransport(plain, connected.layer).dataReceived(b"\x00\x00\x00\x0d\x00\x12\x00\x00")
+    assert [one.partition(":")[0] for one in refusals] == ["TLS failed"]
+    assert connected.socket.sent, "an alert"
+
+
+def test_a_response_after_the_end_is_dropped(connected: Connected) -> None:
+    """An error would reset the connection, so that responses before the end would be lost."""
+    connected.writer.send_one(bytearray(b"last"))
+    connected.writer.end()
+    connected.writer.send_one(bytearray(b"late"))
+    connected.writer.send([b"later"])
+    connected.writer.flush()
+    assert not connected.socket.is_aborted
+    assert connected.receive() == b"last"
+    assert connected.client.has_ended
+
+
+def test_a_closed_writer_is_freed_without_the_garbage_collector(directory: Path) -> None:
+    """The collector runs rarely; OpenSSL's state of a connection has some 100 kB."""
+    transport: Any = SimpleNamespace(getHandle=lambda: None)
+    layer = Connected(directory).layer
+    writer = TlsWriter(layer, lambda drained: SocketWriter(transport, Any, Any, drained), lambda: None)  # type: ignore[arg-type]
+    freed = weakref.ref(writer)
+    gc.collect()
+    gc.disable()
+    try:
+        writer.close()
+        del writer
+        assert freed() is None
+    finally:
+        gc.enable()
+
+
+def test_large_frames_are_read_in_small_parts(directory: Path) -> None:
+    plain: Any = SimpleNamespace()
+    factory: Any = SimpleNamespace(build=lambda address, make_writer: plain)
+    context = make_server_context(tls_settings(directory))
+    assert TlsTransportFactory(factory, lambda: context, Any).buildProtocol(None) is not None  # type: ignore[arg-type]
+    assert plain.large_read_bytes == READ_BYTES
