@@ -131,6 +131,7 @@ def _make_test_certificates(directory: str) -> int:
 
 def _start(path: str | None, overrides: list[str], log_level: str) -> int:
     from odradek.server.config import InvalidConfigError, load_config
+    from odradek.server.config.listeners import find_open_listeners
 
     try:
         config, warnings = load_config(path, overrides)
@@ -144,6 +145,12 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
     logger.info("starting listeners=%s log_dirs=%s", config.text("listeners"), ",".join(config.data_dirs))
     for warning in warnings:
         logger.warning(warning)
+    for listener in find_open_listeners(config.endpoints):
+        logger.warning(
+            "other machines may be able to connect without TLS, and every client is allowed every operation "
+            "listener=%s; bind it to 127.0.0.1, or see docs/security.md",
+            listener,
+        )
     from odradek.log.storage import descriptors
     from odradek.server.broker import run
 

@@ -105,6 +105,16 @@ def refuse_wildcards(property_name: str, listeners: Iterable[Listener]) -> None:
             )
 
 
+def find_open_listeners(listeners: Iterable[Listener]) -> list[Listener]:
+    """Return the listeners without TLS and SASL that other machines may be able to connect to."""
+    return [listener for listener in listeners if listener.protocol == "PLAINTEXT" and not _is_loopback(listener.host)]
+
+
+def _is_loopback(host: str) -> bool:
+    # An import of `ipaddress` takes 3 ms of a start.
+    return host in ("localhost", "::1") or (_IPV4.fullmatch(host) is not None and host.startswith("127."))
+
+
 def resolve_advertised(listeners: Iterable[Listener], port_of: Callable[[str], int], host: str) -> tuple[Listener, ...]:
     """Return the advertised listeners with bound ports instead of port 0, and `host` instead of an empty host."""
     return tuple(

@@ -4,6 +4,7 @@ import pytest
 
 from odradek.properties import PropertyError
 from odradek.server.config import BrokerConfig, Listener, parse_config
+from odradek.server.config.listeners import find_open_listeners
 
 
 def endpoints(**values):
@@ -153,3 +154,17 @@ def test_properties_of_tls_in_java_have_no_effect():
     names = ["listener.name.clients.ssl.protocol", "ssl.engine.factory.class", "ssl.principal.mapping.rules"]
     warnings = parse_config(dict.fromkeys(names, "x")).warnings
     assert warnings == [f"properties without effect, because this broker lacks the component: {', '.join(names)}"]
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [
+        *((host, True) for host in ("", "0.0.0.0", "[::]", "10.1.2.3", "broker", "127.example")),
+        *((host, False) for host in ("127.0.0.1", "127.9.9.9", "localhost", "[::1]")),
+    ],
+)
+def test_listeners_that_other_machines_can_connect_to(host: str, is_open: bool) -> None:
+    advertised = "PLAINTEXT://here:9092,SASL_SSL://here:9093"
+    listeners = f"PLAINTEXT://{host}:9092,SASL_SSL://:9093"
+    config = BrokerConfig({"listeners": listeners, "advertised.listeners": advertised})
+    assert [one.name for one in find_open_listeners(config.endpoints)] == (["PLAINTEXT"] if is_open else [])
