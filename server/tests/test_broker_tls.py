@@ -14,6 +14,7 @@ from odradek.server.brokers.channel import TcpBrokerChannel
 from odradek.server.brokers.tls import connect_with_tls
 from odradek.server.config.broker import BrokerConfig
 from odradek.server.security.certificates import write_test_certificates
+from odradek.server.security.tests.support import tls_properties
 from odradek.server.security.tls_contexts import make_client_context, make_server_context
 from odradek.server.security.tls_layer import TlsError, TlsLayer
 from odradek.server.tests.broker_network import FakeNetwork, read_request, response_frame
@@ -32,15 +33,7 @@ class Caller:
     def __init__(
         self, directory: Path, *, host: str = "localhost", client_auth: str = "none", has_key: bool = True
     ) -> None:
-        properties = {
-            "listeners": "SSL://127.0.0.1:0",
-            "security.inter.broker.protocol": "SSL",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(directory / "broker.pem"),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(directory / "ca.pem"),
-            "ssl.client.auth": client_auth,
-        }
+        properties = tls_properties(directory, ssl_client_auth=client_auth)
         self.network = FakeNetwork()
         self.server = TlsLayer(make_server_context(BrokerConfig(properties).tls_settings("SSL")))
         if not has_key:

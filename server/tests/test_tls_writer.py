@@ -15,6 +15,7 @@ from odradek.server.network import tls
 from odradek.server.network.tls import TlsTransport, TlsTransportFactory, TlsWriter
 from odradek.server.network.transport import READ_BYTES, SocketWriter
 from odradek.server.security.certificates import write_test_certificates
+from odradek.server.security.tests.support import tls_properties
 from odradek.server.security.tls_contexts import make_client_context, make_server_context
 from odradek.server.security.tls_layer import TlsLayer
 from odradek.server.security.tls_settings import TlsSettings
@@ -74,17 +75,7 @@ class Data:
 
 
 def tls_settings(directory: Path) -> TlsSettings:
-    config = BrokerConfig(
-        {
-            "listeners": "SSL://127.0.0.1:0",
-            "security.inter.broker.protocol": "SSL",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(directory / "broker.pem"),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(directory / "ca.pem"),
-        }
-    )
-    return config.tls_settings("SSL")
+    return BrokerConfig(tls_properties(directory)).tls_settings("SSL")
 
 
 class Connected:

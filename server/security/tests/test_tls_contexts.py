@@ -12,6 +12,7 @@ from odradek.server.config.broker import BrokerConfig
 from odradek.server.security.certificates import Authority, write_test_certificates
 from odradek.server.security.cipher_names import to_openssl
 from odradek.server.security.reloaded_context import CHECK_INTERVAL_S, ReloadedContext
+from odradek.server.security.tests.support import tls_properties
 from odradek.server.security.tls_contexts import make_client_context, make_server_context
 from odradek.server.security.tls_layer import TlsError, TlsLayer
 
@@ -23,18 +24,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("certificates")
     write_test_certificates(path, NOW)
     return path
-
-
-def properties(directory: Path, **more: str) -> dict[str, str]:
-    return {
-        "listeners": "SSL://127.0.0.1:0",
-        "security.inter.broker.protocol": "SSL",
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(directory / "broker.pem"),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(directory / "ca.pem"),
-        **{name.replace("_", "."): value for name, value in more.items()},
-    }
 
 
 def layers(server: dict[str, str], client: dict[str, str], name: str = "localhost") -> tuple[TlsLayer, TlsLayer]:
@@ -60,7 +49,7 @@ def cipher_of(layer: TlsLayer) -> str:
 
 
 def test_both_sides_exchange_data(directory: Path) -> None:
-    server, client = layers(properties(directory), properties(directory))
+    server, client = layers(tls_properties(directory), tls_properties(directory))
     assert server.is_established and client.is_established
     assert version_of(server) == "TLSv1.3"
     for size in (0, 1, 16_384, 1_000_000):
@@ -74,7 +63,7 @@ def test_both_sides_exchange_data(directory: Path) -> None:
 
 
 def test_data_that_arrives_byte_by_byte(directory: Path) -> None:
-    server, client = layers(properties(directory), properties(directory))
+    server, client = layers(tls_properties(directory), tls_properties(directory))
     client.encrypt(b"some data")
     output = client.take_output()
     received = [server.receive(output[at : at + 1]) for at in range(len(output))]
@@ -84,19 +73,19 @@ def test_data_that_arrives_byte_by_byte(directory: Path) -> None:
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
 def test_enabled_protocols(directory: Path, version: str) -> None:
-    own = properties(directory, ssl_enabled_protocols=version)
-    assert version_of(layers(own, properties(directory))[0]) == version
+    own = tls_properties(directory, ssl_enabled_protocols=version)
+    assert version_of(layers(own, tls_properties(directory))[0]) == version
     other = "TLSv1.3" if version == "TLSv1.2" else "TLSv1.2"
     with pytest.raises(TlsError):
-        layers(own, properties(directory, ssl_enabled_protocols=other))
+        layers(own, tls_properties(directory, ssl_enabled_protocols=other))
 
 
 def test_cipher_suites(directory: Path) -> None:
     name = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
-    server, _ = layers(properties(directory, ssl_cipher_suites=name), properties(directory))
+    server, _ = layers(tls_properties(directory, ssl_cipher_suites=name), tls_properties(directory))
     assert (version_of(server), cipher_of(server)) == ("TLSv1.2", "ECDHE-ECDSA-AES128-GCM-SHA256")
     both = f"{name},TLS_AES_128_GCM_SHA256"
-    server, _ = layers(properties(directory, ssl_cipher_suites=both), properties(directory))
+    server, _ = layers(tls_properties(directory, ssl_cipher_suites=both), tls_properties(directory))
     assert version_of(server) == "TLSv1.3"
 
 
@@ -119,17 +108,17 @@ def test_names_of_cipher_suites(java: str, openssl: str) -> None:
 
 def test_a_name_that_differs_from_the_certificate(directory: Path) -> None:
     with pytest.raises(TlsError, match="certificate verify failed: Hostname mismatch"):
-        layers(properties(directory), properties(directory), "elsewhere.example")
-    unverified = properties(directory, ssl_endpoint_identification_algorithm="")
-    assert layers(properties(directory), unverified, "elsewhere.example")[0].is_established
+        layers(tls_properties(directory), tls_properties(directory), "elsewhere.example")
+    unverified = tls_properties(directory, ssl_endpoint_identification_algorithm="")
+    assert layers(tls_properties(directory), unverified, "elsewhere.example")[0].is_established
 
 
 def test_trusting_the_certificate_of_the_peer_itself(directory: Path, tmp_path: Path) -> None:
     """Java trusts each certificate in a trust store, also one that is not of an authority."""
     trusted = tmp_path / "broker-only.pem"
     trusted.write_bytes((directory / "broker.pem").read_bytes().partition(b"-----END PRIVATE KEY-----\n")[2])
-    client = properties(directory, ssl_truststore_location=str(trusted))
-    assert layers(properties(directory), client)[0].is_established
+    client = tls_properties(directory, ssl_truststore_location=str(trusted))
+    assert layers(tls_properties(directory), client)[0].is_established
 
 
 @pytest.mark.parametrize(
@@ -153,20 +142,20 @@ def test_properties_that_cannot_be_used(
     (tmp_path / "empty").write_bytes(b"")
     paths = {"{ca}": str(directory / "ca.pem"), "{empty}": str(tmp_path / "empty")}
     with pytest.raises((PropertyError, InvalidConfigError)) as error:
-        parse_config(properties(directory, **{key: paths.get(value, value) for key, value in changes.items()}))
+        parse_config(tls_properties(directory, **{key: paths.get(value, value) for key, value in changes.items()}))
     assert f"for configuration {name}:" in str(error.value)
     assert reason in str(error.value)
 
 
 def test_a_listener_without_a_key_store(directory: Path) -> None:
-    values = properties(directory)
+    values = tls_properties(directory)
     del values["ssl.keystore.location"]
     with pytest.raises(PropertyError, match=r"ssl\.keystore\.location: a listener with TLS requires a key store"):
         parse_config(values)
 
 
 def test_keys_and_certificates_in_properties(directory: Path) -> None:
-    values = properties(directory)
+    values = tls_properties(directory)
     del values["ssl.keystore.location"], values["ssl.truststore.location"]
     text = (directory / "broker.pem").read_text()
     inline = {
@@ -181,7 +170,7 @@ def test_keys_and_certificates_in_properties(directory: Path) -> None:
 
 def test_properties_of_one_listener(directory: Path) -> None:
     own = {"listener.name.internal.ssl.client.auth": "required", "listener.name.internal.ssl.key.password": "secret"}
-    config = BrokerConfig({**properties(directory), **own})
+    config = BrokerConfig({**tls_properties(directory), **own})
     assert config.tls_settings("INTERNAL").client_auth == "required"
     assert config.tls_settings("INTERNAL").keystore_type == "PEM"
     assert config.tls_settings("SSL").client_auth == "none"
@@ -192,7 +181,7 @@ def test_a_file_that_is_replaced(directory: Path, tmp_path: Path) -> None:
     times = [0.0]
     store = tmp_path / "k.pem"
     store.write_bytes((directory / "broker.pem").read_bytes())
-    settings = BrokerConfig(properties(directory, ssl_keystore_location=str(store))).tls_settings("SSL")
+    settings = BrokerConfig(tls_properties(directory, ssl_keystore_location=str(store))).tls_settings("SSL")
     context = ReloadedContext(settings, make_server_context, lambda: times[0])
     first = context()
     store.write_bytes(b"".join(Authority(NOW).issue("new")))
@@ -209,7 +198,7 @@ def test_a_file_that_is_replaced(directory: Path, tmp_path: Path) -> None:
 
 def test_bytes_after_the_end_are_dropped(directory: Path) -> None:
     """Otherwise they would fill the memory while the response to the last request is not sent yet."""
-    server, client = layers(properties(directory), properties(directory))
+    server, client = layers(tls_properties(directory), tls_properties(directory))
     client.encrypt(b"last")
     client.end()
     assert server.receive(client.take_output() + bytes(100_000)) == b"last"
@@ -244,7 +233,7 @@ class RecordedBio:
 
 def test_the_buffers_of_openssl_remain_small(directory: Path) -> None:
     """They keep their largest size: 10,000 connections with one large request each would keep 10 GB."""
-    server, client = layers(properties(directory), properties(directory))
+    server, client = layers(tls_properties(directory), tls_properties(directory))
     incoming, outgoing = RecordedBio(server._incoming), RecordedBio(client._outgoing)
     server._incoming, client._outgoing = incoming, outgoing  # type: ignore[assignment]
     client.encrypt(bytes(1_000_000))
@@ -254,7 +243,7 @@ def test_the_buffers_of_openssl_remain_small(directory: Path) -> None:
 
 
 def test_a_flood_of_records_without_data_is_refused(directory: Path) -> None:
-    server, client = layers(properties(directory), properties(directory))
+    server, client = layers(tls_properties(directory), tls_properties(directory))
     for _ in range(20_000):
         client.encrypt(b"x")
     with pytest.raises(TlsError, match="the records have almost no data"):
@@ -262,7 +251,7 @@ def test_a_flood_of_records_without_data_is_refused(directory: Path) -> None:
 
 
 def test_small_records_are_not_a_flood(directory: Path) -> None:
-    server, client = layers(properties(directory), properties(directory))
+    server, client = layers(tls_properties(directory), tls_properties(directory))
     for _ in range(20_000):
         client.encrypt(b"size")
     assert server.receive(client.take_output()) == b"size" * 20_000
@@ -274,7 +263,7 @@ def test_a_trusted_certificate_that_openssl_cannot_use(directory: Path, tmp_path
     assert name in der
     malformed = ssl.DER_cert_to_PEM_cert(der.replace(name, b"\xb8" + name[1:]))
     (tmp_path / "malformed.pem").write_text(malformed)
-    settings = BrokerConfig(properties(directory, ssl_truststore_location=str(tmp_path / "malformed.pem")))
+    settings = BrokerConfig(tls_properties(directory, ssl_truststore_location=str(tmp_path / "malformed.pem")))
     with pytest.raises(PropertyError, match=r"ssl\.truststore\.location"):
         make_client_context(settings.tls_settings("SSL"))
 
@@ -287,20 +276,20 @@ def test_a_key_that_openssl_cannot_get(directory: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr("os.memfd_create", fail)
     with pytest.raises(PropertyError, match="Too many open files"):
-        make_server_context(BrokerConfig(properties(directory)).tls_settings("SSL"))
+        make_server_context(BrokerConfig(tls_properties(directory)).tls_settings("SSL"))
 
 
 def test_a_misspelt_endpoint_identification_algorithm(directory: Path) -> None:
     """It must not disable the verification of host names."""
     with pytest.raises(PropertyError, match=r"ssl\.endpoint\.identification\.algorithm.*https, or empty"):
-        BrokerConfig(properties(directory, ssl_endpoint_identification_algorithm="htps"))
-    unverified = BrokerConfig(properties(directory, ssl_endpoint_identification_algorithm=""))
+        BrokerConfig(tls_properties(directory, ssl_endpoint_identification_algorithm="htps"))
+    unverified = BrokerConfig(tls_properties(directory, ssl_endpoint_identification_algorithm=""))
     assert unverified.ssl_endpoint_identification_algorithm == ""
 
 
 def test_secrets_are_not_shown(directory: Path) -> None:
     values = {"ssl.keystore.password": "secret 1", "listener.name.ssl.ssl.key.password": "secret 2"}
-    config = BrokerConfig({**properties(directory), **values})
+    config = BrokerConfig({**tls_properties(directory), **values})
     settings = config.tls_settings("SSL")
     assert (settings.keystore_password, settings.key_password) == ("secret 1", "secret 2")
     assert "secret" not in repr(settings) + repr(config)
