@@ -260,15 +260,21 @@ class ClusterMembership:
             raise
         store.add_session_listener(self._controlled_shutdown.on_session)
         self._opened = OpenedStore(store, controller, cluster_id)
-        configs = self._configs = ConfigFollower(store, self._metadata, self._post)
+        self._configs = ConfigFollower(store, self._metadata, self._post)
         self._events.on_failure = Repetition(
             self._delayed_tasks.run_later,
-            lambda: self._post("read changed configurations again", configs.follow),
+            lambda: self._post("read changed configurations again", self._follow_again),
             environment.monotonic_ms,
         ).schedule
         changes = MemberConfigChanges(store, self._metadata, self._configs, environment.now_ms)
         self._config_target = MemberConfigTarget(config.node_id, self._metadata, changes, self._events)
         return self._opened
+
+    async def _follow_again(self) -> None:
+        """Read changed configurations and the features again, and watch them, after an event that failed."""
+        assert self._configs is not None
+        await self._configs.follow()
+        await self._load_features()
 
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._events.post(EventKind.CONFIGURATION, description, work)

@@ -66,7 +66,7 @@ def test_a_generated_id_leaves_no_parts_without_the_id(monkeypatch):
     assert len(broker._image.listeners) == count > 0
 
 
-def test_failed_reads_of_configurations_are_repeated(monkeypatch):
+def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):
     network = FakeNetwork()
     membership: Any = make_broker(network, broker_id=1)._membership
     store: Any = MemoryMetadataServer().connect()
@@ -82,15 +82,19 @@ def test_failed_reads_of_configurations_are_repeated(monkeypatch):
     monkeypatch.setattr(cluster, "lay_out_store", lay_out)
     opened = Deferred.fromCoroutine(membership.open())
     assert opened.called
-    reads = []
+    reads: list[str] = []
 
     async def fail():
         raise StoreUnavailableError("access is denied")
 
     async def follow():
-        reads.append(network.clock.seconds())
+        reads.append("configurations")
+
+    async def load_features():
+        reads.append("features")
 
     membership._configs.follow = follow
+    membership._load_features = load_features
     membership._post("configurations changed", fail)
     network.clock.pump([0, 0, FIRST_REPETITION_MS / 1000, 0, 0])
-    assert len(reads) == 1
+    assert reads == ["configurations", "features"]
