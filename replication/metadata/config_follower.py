@@ -11,7 +11,9 @@ from typing import Any, Final
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, Configs
 from odradek.replication.metadata.loader import (
+    NODES_PER_READ,
     catch_up,
+    load_all_topic_configs,
     load_broker_configs,
     load_config_if_any,
     load_topic_configs,
@@ -48,10 +50,11 @@ class ConfigFollower:
         `topic_ids` are the ids of topics that existed before the call. The configurations of other topics are read
         again by `load_topics`: they may belong to a topic whose deletion is not complete.
         """
-        self._read_for = dict(topic_ids)
         notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
+        # What `load_topics` has read before is read again: a later change may have one of these notices.
+        self._read_for = dict(topic_ids)
         self._last_notice = max(notices, default="")
-        topics = await load_topic_configs(self._store)
+        topics = await load_all_topic_configs(self._store)
         brokers = await load_broker_configs(self._store)
         for name in {*self._cache.topic_configs, *topics}:
             # Otherwise `load_topics` has read it meanwhile.
@@ -67,9 +70,13 @@ class ConfigFollower:
         if new:
             # No notice follows if the read misses the configuration.
             await catch_up(self._store)
-        for name, topic_id in new:
-            self._take_topic(name, await load_config_if_any(self._store, znodes.topic_config_path(name)))
-            self._read_for[name] = topic_id
+        for first in range(0, len(new), NODES_PER_READ):
+            some = dict(new[first : first + NODES_PER_READ])
+            # Applied before the response to any later read, which may have a later change.
+            configs = await load_topic_configs(self._store, some)
+            for name, topic_id in some.items():
+                self._take_topic(name, configs.get(name, {}))
+                self._read_for[name] = topic_id
 
     def put_topic(self, name: str, configs: Configs) -> None:
         """Publish a topic's configuration that this broker has written."""

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_NODES_PER_READ: Final = 100
+NODES_PER_READ: Final = 100
 """So many reads are in flight together, at most. An embedded store reads so many nodes in about 1 ms."""
 
 StateWrites = dict[tuple[str, int], int]
@@ -59,7 +59,7 @@ async def read_image(
 
 
 async def _read_configs(store: MetadataStore, image: ClusterMetadata, pause: Pause) -> None:
-    for name, configs in (await load_topic_configs(store, pause)).items():
+    for name, configs in (await load_all_topic_configs(store, pause)).items():
         if name in image.topics and configs:
             image.put_topic_config(name, configs)
     for broker_id, configs in (await load_broker_configs(store)).items():
@@ -147,8 +147,8 @@ async def load_topics(
 ) -> list[TopicMetadata]:
     """Load those of the topics that exist, as `load_topic`. `writes` as for `read_image`. Raises StoreDamagedError."""
     topics = []
-    for first in range(0, len(names), _NODES_PER_READ):
-        some = names[first : first + _NODES_PER_READ]
+    for first in range(0, len(names), NODES_PER_READ):
+        some = names[first : first + NODES_PER_READ]
         topics += await _load_states(store, await _load_assignments(store, some, pause, watch), pause, writes)
     return topics
 
@@ -228,8 +228,8 @@ async def read_nodes(
     damage of an embedded store raises StoreDamagedError.
     """
     every, decoded = list(decoders), {}
-    for first in range(0, len(every), _NODES_PER_READ):
-        paths = every[first : first + _NODES_PER_READ]
+    for first in range(0, len(every), NODES_PER_READ):
+        paths = every[first : first + NODES_PER_READ]
         nodes = await store.get_many(paths, watch)
         for path, node in zip(paths, nodes, strict=True):
             if node is not None:
@@ -273,9 +273,17 @@ def _decode_broker(name: str, node: Node) -> BrokerMetadata:
     return znodes.decode_broker(int(name), node.data, node.stat.created_id)
 
 
-async def load_topic_configs(store: MetadataStore, pause: Pause = no_pause) -> dict[str, dict[str, str]]:
+async def load_all_topic_configs(store: MetadataStore, pause: Pause = no_pause) -> dict[str, dict[str, str]]:
     """Return the explicit configurations of all topics. Raises StoreDamagedError."""
-    paths = [f"{znodes.TOPIC_CONFIGS}/{name}" for name in await get_children_if_any(store, znodes.TOPIC_CONFIGS)]
+    names = await get_children_if_any(store, znodes.TOPIC_CONFIGS)
+    return await load_topic_configs(store, map(znodes.topic_of_config, names), pause)
+
+
+async def load_topic_configs(
+    store: MetadataStore, topics: Iterable[str], pause: Pause = no_pause
+) -> dict[str, dict[str, str]]:
+    """Return the explicit configurations of those of the topics that have a node. Raises StoreDamagedError."""
+    paths = [znodes.topic_config_path(name) for name in topics]
     found = await read_nodes(store, dict.fromkeys(paths, _decode_config), pause)
     return {znodes.topic_of_config(path.rpartition("/")[2]): configs for path, configs in found.items()}
 

@@ -6,9 +6,9 @@ from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.loader import (
     StateWrites,
+    load_all_topic_configs,
     load_broker_configs,
     load_controller,
-    load_topic_configs,
     read_image,
     read_node,
 )
@@ -29,7 +29,7 @@ async def update_configs(store: MetadataStore, image: ClusterMetadata, pause: Pa
     """
     image.cluster_id = await read_node(store, znodes.CLUSTER_ID, lambda node: znodes.decode_cluster_id(node.data))
     image.put_controller(*await load_controller(store))
-    topics = await load_topic_configs(store, pause)
+    topics = await load_all_topic_configs(store, pause)
     for name in image.topic_configs.keys() - topics.keys():
         image.put_topic_config(name, {})
     for name, configs in topics.items():

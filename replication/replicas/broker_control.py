@@ -8,7 +8,7 @@ Sources: Kafka 3.9 (KafkaApis, ReplicaManager), KIP-380, KIP-516, KIP-570.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -51,7 +51,7 @@ from odradek.replication.metadata.image import (
     PartitionMetadata,
     TopicMetadata,
 )
-from odradek.replication.metadata.store import MetadataStoreError
+from odradek.replication.metadata.store import MetadataStoreError, SessionExpiredError
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.pauses import in_slices
 from odradek.replication.replicas.replica_manager import ReplicaManager
@@ -64,6 +64,8 @@ _SECURITY_PROTOCOLS: Final = {number: name for name, number in SECURITY_PROTOCOL
 
 _PARTITIONS_PER_PAUSE: Final = 500
 """For this many partitions of a topic each loop takes less than 1 ms."""
+
+_NO_EPOCHS: Final = (0, NO_BROKER_EPOCH)
 
 _UNASSIGNED: Final = PartitionMetadata(NO_LEADER, -1, (), ())
 """A partition of which this broker has no replica, or of which the cache has no state."""
@@ -100,8 +102,8 @@ class BrokerControl:
         self._count_partitions = count_partitions
         self._list_topics = list_topics
         self._controller_epoch = 0
-        # The epochs of the controller and of this broker for which deleted topics were removed from the cache.
-        self._cleaned_in = (0, -1)
+        # The epochs of the controller and of this broker in which the cache was compared with the store.
+        self._compared_in = _NO_EPOCHS
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Take the roles in partitions that the controller assigns. Raises KafkaError STALE_BROKER_EPOCH."""
@@ -292,7 +294,7 @@ class BrokerControl:
         if error:
             return UpdateMetadataResponse(error_code=error)
         cache = self._metadata
-        await self._remove_deleted()
+        self._compare_with_store(request.broker_epoch)
         for topic in request.topic_states:
             known = cache.topics.get(topic.topic_name)
             if known is not None and topic.topic_id not in (known.topic_id, ZERO_UUID):
@@ -300,7 +302,7 @@ class BrokerControl:
                 cache.remove_topic(known.name)
                 self._configs.drop_topic(known.name)
         states = [topic for topic in request.topic_states if topic.topic_name not in cache.topics]
-        new = {topic.topic_name: topic.topic_id for topic in states}
+        new = {topic.topic_name: topic.topic_id for topic in states if not _is_deletion(topic)}
         await self._configs.load_topics(new.items())
         counts = {name: await self._count_partitions(name) for name in new if is_internal(name)}
         if (cache.controller_id, cache.controller_epoch) != (request.controller_id, request.controller_epoch):
@@ -316,21 +318,41 @@ class BrokerControl:
             await self._replicas.applied()
         return UpdateMetadataResponse()
 
-    async def _remove_deleted(self) -> None:
-        """Remove topics from the cache that were deleted and no longer exist, with the first request in these epochs.
+    def _compare_with_store(self, broker_epoch: int) -> None:
+        """Begin to compare the cache with the store, with the first request in the epochs of controller and broker.
 
-        The last controller may have failed, or this broker may have had no session, before it got the deletion. The
-        deletions that are not complete follow.
+        The last controller may have failed, or this broker may have had no session, before it got the deletion of a
+        topic. The deletions that are not complete follow. No request waits for the store, which may be disconnected.
         """
-        epochs = (self._controller_epoch, self._find_broker_epoch())
-        if epochs == self._cleaned_in:
+        epochs = (self._controller_epoch, max(broker_epoch, self._find_broker_epoch()))
+        if epochs == self._compared_in:
             return
+        self._compared_in = epochs
         if self._metadata.topics:
+            self._events.executor.start(self._find_deleted(epochs, list(self._metadata.topics.values())))
+
+    async def _find_deleted(self, epochs: tuple[int, int], cached: Sequence[TopicMetadata]) -> None:
+        """Remove those of the topics from the cache that do not exist in the store."""
+        try:
             stored = await self._list_topics()
-            for name in [name for name in self._metadata.topics if name not in stored]:
-                self._metadata.remove_topic(name)
-                self._configs.drop_topic(name)
-        self._cleaned_in = epochs
+        except MetadataStoreError as error:
+            if not isinstance(error, SessionExpiredError):
+                logger.warning("cannot compare the metadata cache with the store; trying again later: %s", error)
+            if self._compared_in == epochs:
+                self._compared_in = _NO_EPOCHS
+            return
+        deleted = [topic for topic in cached if topic.name not in stored]
+        if deleted:
+            self._events.post(EventKind.REPLICAS, "remove deleted topics", lambda: self._remove_deleted(deleted))
+
+    async def _remove_deleted(self, topics: Iterable[TopicMetadata]) -> None:
+        """Remove topics from the cache, except those that the controller has sent again meanwhile."""
+        cache = self._metadata
+        async for topic in in_slices(topics, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
+            if cache.topics.get(topic.name) is topic:
+                cache.remove_topic(topic.name)
+                self._configs.drop_topic(topic.name)
+        cache.publish()
 
     def _stop_removed(self, update: UpdateMetadataRequestUpdateMetadataTopicState) -> bool:
         """Stop replicas that were removed from this broker while it was not live; return whether there are any.
@@ -439,6 +461,10 @@ def _to_cached(state: UpdateMetadataRequestUpdateMetadataPartitionState) -> Part
         state.zk_version,
         offline=tuple(state.offline_replicas),
     )
+
+
+def _is_deletion(topic: UpdateMetadataRequestUpdateMetadataTopicState) -> bool:
+    return all(state.leader == LEADER_DURING_DELETE for state in topic.partition_states)
 
 
 def _to_broker(broker: UpdateMetadataRequestUpdateMetadataBroker) -> BrokerMetadata:

@@ -35,7 +35,7 @@ from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.replica_manager import ReplicaManager
-from odradek.replication.tests.support import SomeBrokerConfig, memory_logs
+from odradek.replication.tests.support import SomeBrokerConfig, SteppedExecutor, memory_logs
 
 ME, OTHER = 1, 2
 ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16
@@ -84,8 +84,8 @@ class Member:
             partial(list_topics, self.store),
         )
 
-    def lead(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
-        request = LeaderAndIsrRequest(
+    def lead_request(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
+        return LeaderAndIsrRequest(
             controller_id=OTHER,
             controller_epoch=epoch,
             broker_epoch=broker_epoch,
@@ -95,11 +95,14 @@ class Member:
                 )
             ],
         )
+
+    def lead(self, *states, **arguments):
+        request = self.lead_request(*states, **arguments)
         response = run_now(self.control.leader_and_isr(request))
         if response.error_code:
             return ErrorCode(response.error_code)
         [row] = response.topics
-        assert row.topic_id == topic_id
+        assert row.topic_id == request.topic_states[0].topic_id
         return {one.partition_index: ErrorCode(one.error_code) for one in row.partition_errors}
 
     def stop(self, *states, topic="t", epoch=1, broker_epoch=BROKER_EPOCH):
@@ -114,8 +117,8 @@ class Member:
             return ErrorCode(response.error_code)
         return {one.partition_index: ErrorCode(one.error_code) for one in response.partition_errors}
 
-    def update(self, *states, topic="t", topic_id=ID, epoch=1, live=(ME, OTHER), broker_epoch=BROKER_EPOCH):
-        request = UpdateMetadataRequest(
+    def update_request(self, *states, topic="t", topic_id=ID, epoch=1, live=(ME, OTHER), broker_epoch=BROKER_EPOCH):
+        return UpdateMetadataRequest(
             controller_id=OTHER,
             controller_epoch=epoch,
             broker_epoch=broker_epoch,
@@ -139,6 +142,9 @@ class Member:
                 for number in live
             ],
         )
+
+    def update(self, *states, **arguments):
+        request = self.update_request(*states, **arguments)
         return ErrorCode(run_now(self.control.update_metadata(request)).error_code)
 
 
@@ -578,3 +584,112 @@ def test_a_request_during_the_end_of_the_session_is_refused(member):
     with pytest.raises(KafkaError):
         member.update(cached())
     assert not member.cache.topics
+
+
+def test_roles_and_metadata_of_a_new_controller_do_not_wait_for_the_store(member):
+    """The cache is compared with the store. Without ZooKeeper, new leaders waited for the end of the session."""
+    run_now(member.store.create(znodes.topic_path("t")))
+    member.lead(role())
+    member.update(cached(0), cached(1))
+    member.update(cached(0), topic="gone", topic_id=OTHER_ID)
+    executor = member.control._events.executor = SteppedExecutor()
+    reconnected = executor.waiter()
+
+    async def list_later():
+        await reconnected
+        return await list_topics(member.store)
+
+    member.control._list_topics = list_later
+    update = executor.start(member.control.update_metadata(member.update_request(cached(0, OTHER, 1), epoch=2)))
+    change = executor.start(member.control.leader_and_isr(member.lead_request(role(0, OTHER, 1), epoch=2)))
+    executor.finish()
+    assert (update.outcome().error_code, change.outcome().error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert member.fetchers.followed == {("t", 0): (OTHER, 1)}
+    assert list(member.cache.topics) == ["t", "gone"]
+    published = []
+    member.cache.listeners.append(lambda delta: published.extend(topic.name for topic in delta.deleted_topics))
+    reconnected.callback(None)
+    executor.finish()
+    assert list(member.cache.topics) == ["t"]
+    assert published == ["gone"]
+
+
+def test_a_topic_that_the_controller_keeps_without_its_nodes_stays_in_the_cache(member):
+    """The controller keeps topics whose nodes were deleted by hand, and sends them to each broker that registers."""
+    member.update(cached(0))
+    member.broker_epoch += 1
+    member.update(cached(0, leader_epoch=1), broker_epoch=member.broker_epoch)
+    assert list(member.cache.topics) == ["t"]
+
+
+def test_the_cache_is_compared_with_the_store_again_after_the_store_failed(member, monkeypatch, caplog):
+    """The failure refused the request, and the controller does not repeat it in the same session."""
+    member.update(cached(0), topic="gone", topic_id=OTHER_ID)
+
+    async def fail(path, watch=None):
+        raise StoreUnavailableError("access is denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(member.store, "get_children", fail)
+        assert member.update(epoch=2) == ErrorCode.NONE
+    assert "access is denied" in caplog.text
+    assert list(member.cache.topics) == ["gone"]
+    assert member.update(epoch=2) == ErrorCode.NONE
+    assert not member.cache.topics
+
+
+def test_a_request_for_a_registration_that_is_not_confirmed_yet_removes_deleted_topics(member):
+    """The controller's watch may be faster than the response to the registration. The next request may be rare."""
+    member.update(cached(0))
+    assert member.update(broker_epoch=BROKER_EPOCH + 1) == ErrorCode.NONE
+    assert not member.cache.topics
+
+
+def test_the_deletion_of_a_topic_that_is_not_in_the_cache_needs_no_configuration(member, monkeypatch):
+    """The deletions that wait for another broker are repeated at each registration."""
+    for name in ("get", "get_many", "transaction"):
+        monkeypatch.setattr(member.store, name, None)
+    for topic in ("t", "__consumer_offsets"):
+        assert member.update(cached(0, leader=-2), cached(1, leader=-2), topic=topic) == ErrorCode.NONE
+    assert not member.cache.topics
+
+
+def test_the_configurations_of_many_new_topics_are_read_together(member, monkeypatch):
+    """Each read waited for the response to the last one, and later roles waited for all."""
+    names = [f"t{number}" for number in range(150)]
+    for name in names:
+        data = znodes.encode_config({"retention.ms": name.removeprefix("t")})
+        run_now(member.store.create(znodes.topic_config_path(name), data))
+    reads, get_many = [], member.store.get_many
+
+    async def count(paths, watch=None):
+        reads.append(len(paths))
+        return await get_many(paths, watch)
+
+    monkeypatch.setattr(member.store, "get_many", count)
+    run_now(member.follower.load_topics((name, name.encode()) for name in names))
+    assert reads == [100, 50]
+    assert {name: configs["retention.ms"] for name, configs in member.cache.topic_configs.items()} == {
+        name: name.removeprefix("t") for name in names
+    }
+
+
+def test_a_configuration_that_changes_before_all_are_loaded_is_not_the_old_one(member, monkeypatch):
+    """The configuration of a new topic was read before the change, and the notice was one of those before the load."""
+    path = znodes.topic_config_path("t")
+    run_now(member.store.create(path, znodes.encode_config({"retention.ms": "77"})))
+    store, cache = member.server.connect(), ClusterMetadata()
+    follower = ConfigFollower(store, cache, lambda description, work: run_now(work()))
+    read = store.get_children
+
+    async def change_and_read(path_read, watch=None):
+        monkeypatch.undo()
+        await follower.load_topics([("t", ID)])
+        await member.store.set(path, znodes.encode_config({"retention.ms": "88"}))
+        notice = znodes.encode_config_change("topics/t")
+        await member.store.create(f"{znodes.CONFIG_CHANGES}/config_change_", notice, sequential=True)
+        return await read(path_read, watch)
+
+    monkeypatch.setattr(store, "get_children", change_and_read)
+    run_now(follower.start({}))
+    assert cache.topic_configs["t"] == {"retention.ms": "88"}
