@@ -106,20 +106,20 @@ class BrokerControl:
         self._compared_in = _NO_EPOCHS
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Take the roles in partitions that the controller assigns. Raises KafkaError STALE_BROKER_EPOCH."""
+        """Take the roles in partitions that the controller assigns. Raises KafkaError if the store fails."""
         try:
             return await self._events.submit(EventKind.REPLICAS, "LeaderAndIsr", lambda: self._leader_and_isr(request))
         except MetadataStoreError as error:
-            raise _session_error(error) from error
+            raise _store_error(error) from error
 
     async def update_metadata(self, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-        """Update the metadata cache. Raises KafkaError STALE_BROKER_EPOCH."""
+        """Update the metadata cache. Raises KafkaError if the store fails."""
         try:
             return await self._events.submit(
                 EventKind.REPLICAS, "UpdateMetadata", lambda: self._update_metadata(request)
             )
         except MetadataStoreError as error:
-            raise _session_error(error) from error
+            raise _store_error(error) from error
 
     async def stop_replica(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Stop or delete replicas."""
@@ -415,13 +415,14 @@ class BrokerControl:
             self._configs.drop_topic(name)
 
 
-def _session_error(error: MetadataStoreError) -> KafkaError:
+def _store_error(error: MetadataStoreError) -> KafkaError:
     """Return the error of a request that was not applied, because the configurations of new topics could not be read.
 
-    The store waits while it is disconnected, so the session has ended. The controller repeats everything when the
-    broker has registered again.
+    The controller repeats everything when the broker has registered again in a new session. It repeats a request at
+    once if the store failed otherwise.
     """
-    return KafkaError(ErrorCode.STALE_BROKER_EPOCH, str(error))
+    is_over = isinstance(error, SessionExpiredError)
+    return KafkaError(ErrorCode.STALE_BROKER_EPOCH if is_over else ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
 
 def _merge(

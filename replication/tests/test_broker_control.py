@@ -693,3 +693,19 @@ def test_a_configuration_that_changes_before_all_are_loaded_is_not_the_old_one(m
     monkeypatch.setattr(store, "get_children", change_and_read)
     run_now(follower.start({}))
     assert cache.topic_configs["t"] == {"retention.ms": "88"}
+
+
+@pytest.mark.parametrize("read", ["get_many", "transaction"])
+def test_the_controller_repeats_a_request_whose_configurations_could_not_be_read(member, monkeypatch, read):
+    """It does not repeat one with STALE_BROKER_EPOCH: the broker had no roles until its next registration."""
+
+    async def fail(*arguments):
+        raise StoreUnavailableError("access is denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(member.store, read, fail)
+        for request in (partial(member.lead, role()), partial(member.update, cached())):
+            with pytest.raises(KafkaError, match="access is denied") as failed:
+                request()
+            assert failed.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert member.lead(role()) == {0: ErrorCode.NONE}
