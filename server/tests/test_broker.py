@@ -360,6 +360,23 @@ def test_a_log_directory_that_fails_at_the_end_of_a_start_is_reported():
     run_now(broker.stop())
 
 
+def test_many_replicas_that_go_offline_late_are_reported_together(monkeypatch):
+    """Each report made the controller send the roles of all replicas of this broker."""
+    broker = started(FailingServer())
+    reports = []
+
+    async def take_offline(partitions):
+        reports.append(partitions)
+
+    monkeypatch.setattr(broker._membership, "take_offline", take_offline)
+    for _ in range(2):
+        for _ in range(100):
+            broker.services.replicas.on_offline()
+        broker._reactor.advance(1)
+    assert reports == [[], []]
+    run_now(broker.stop())
+
+
 def test_a_broker_that_cannot_register_again_keeps_trying():
     server = FailingServer()
     broker = started(server)
