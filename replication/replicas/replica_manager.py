@@ -126,8 +126,8 @@ class ReplicaManager:
     __slots__ = (
         "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working",
         "_kept_topics", "_logs", "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks",
-        "_uncreated", "_waiter", "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline", "partitions",
-        "partitions_by_id", "run_steps",
+        "_uncreated", "_undeleted", "_waiter", "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline",
+        "partitions", "partitions_by_id", "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -150,6 +150,8 @@ class ReplicaManager:
         self._request_sync = request_sync
         self._cluster = cluster
         self._uncreated: set[tuple[str, int]] = set()
+        # Logs without a replica whose deletion is retried. No other log gets such a name before it is deleted.
+        self._undeleted: set[tuple[str, int]] = set()
         self._is_loaded = False
         # Partitions of the first publication whose logs had to be created.
         self._missing_logs: list[str] = []
@@ -425,6 +427,9 @@ class ReplicaManager:
         is_new = self._is_loaded if self._metadata is self._image else key in self._new
         create, now_ms = self._logs.create_log, self._now_ms()
         try:
+            if key in self._undeleted:
+                self._logs.delete_log(topic.name, index)
+                self._undeleted.discard(key)
             try:
                 is_missing = not is_new and self._logs.get(topic.name, index) is None
                 log = create(topic.name, index, topic.topic_id, now_ms, is_new=is_new)
@@ -466,10 +471,21 @@ class ReplicaManager:
             self.on_offline()
 
     def _delete_log(self, topic: str, index: int) -> None:
+        """Delete a log, later if a resource is short. One in a directory that fails is a stray for the next start."""
+        self._undeleted.discard((topic, index))
         try:
             self._logs.delete_log(topic, index)
-        except (LogDirFailure, ShortageError) as failure:
+        except ShortageError as error:
+            logger.error("cannot delete a log; retrying later topic=%s partition=%d: %s", topic, index, error)
+            self._undeleted.add((topic, index))
+            self._logs.schedule.once(_SHORTAGE_RETRY_MS, lambda: self._retry_deletion(topic, index))
+        except LogDirFailure as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
+
+    def _retry_deletion(self, topic: str, index: int) -> None:
+        """Retry a deletion for which a resource was short, unless the log was deleted to create another one."""
+        if (topic, index) in self._undeleted:
+            self._delete_log(topic, index)
 
     def _configure(self, name: str) -> Steps:
         """Apply a topic's changed properties to its partitions."""

@@ -1,5 +1,6 @@
 """A controller's requests to a broker: roles, the metadata cache, and fencing by epochs (Kafka 3.9, ZooKeeper mode)."""
 
+import errno
 from functools import partial
 
 import pytest
@@ -562,6 +563,51 @@ def test_a_replica_that_goes_offline_when_its_log_is_created_late_is_reported():
     member.replicas._retry_creation(member.assignments.topics["t"], 0)
     assert reported == [[("t", 0)]]
     assert member.lead(role(leader=ME)) == {0: ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+def exhaust(member, monkeypatch):
+    """Let the machine have no memory to rename a directory."""
+
+    def refuse(*arguments):
+        raise OSError(errno.ENOMEM, "no memory")
+
+    monkeypatch.setattr(type(member.logs.fs), "rename", refuse)
+
+
+def run_due_after(member, delay_ms, monkeypatch):
+    schedule = member.logs.schedule
+    later_ms = schedule.monotonic_ms() + delay_ms
+    monkeypatch.setattr(schedule, "monotonic_ms", lambda: later_ms)
+    schedule.run_due(1000)
+
+
+def test_a_log_that_could_not_be_deleted_is_deleted_later(member, monkeypatch):
+    """It stayed on the disk until the next start, which kept it as a stray one."""
+    member.lead(role(leader=ME, is_new=True))
+    with monkeypatch.context() as shortage:
+        exhaust(member, shortage)
+        assert member.stop(stopped(delete=True)) == {0: ErrorCode.NONE}
+    assert member.logs.get("t", 0) is not None
+    run_due_after(member, 5_000, monkeypatch)
+    assert member.logs.get("t", 0) is None
+
+
+def test_the_retry_of_a_deletion_does_not_delete_the_log_of_a_later_topic(member, monkeypatch):
+    """Nor does the later topic, or a later replica of the same topic, get the records of the deleted log."""
+    member.lead(role(leader=ME, is_new=True))
+    deleted = member.logs.get("t", 0)
+    with monkeypatch.context() as shortage:
+        exhaust(member, shortage)
+        member.stop(stopped(delete=True))
+        member.lead(role(leader=OTHER))
+        assert member.replicas.partitions["t", 0].log is None
+        member.stop(stopped(delete=True))
+    member.lead(role(leader=ME, is_new=True), topic_id=OTHER_ID)
+    log = member.logs.get("t", 0)
+    assert log not in (None, deleted)
+    run_due_after(member, 5_000, monkeypatch)
+    assert member.logs.get("t", 0) is log is member.replicas.partitions["t", 0].log
+    assert not [name for name in member.logs.fs.list_names("/data") if name.endswith("-stray")]
 
 
 def test_a_partition_is_new_until_it_is_removed_only():
