@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _SLOTS: Final = 4
 _THROTTLE_POLL_MS: Final = 100
 _RUNS_PER_TURN: Final = 20
+_SHORTAGE_RETRY_MS: Final = 5_000
 
 
 class ReplicaMoves:
@@ -117,10 +118,24 @@ class ReplicaMoves:
             self._discard(future, partial(self._parts.retirement.discard, future))
 
     def _discard(self, log: PartitionLog, discard: Callable[[], None]) -> None:
+        """Rename the directory of a log that is not served for removal, later if a resource is short."""
+        path = log.directory
         try:
             discard()
-        except (LogDirFailure, ShortageError) as failure:
-            logger.error("cannot remove a directory that a move left directory=%s: %s", log.directory, failure)
+        except ShortageError as error:
+            logger.error("cannot remove a directory that a move left; retrying later directory=%s: %s", path, error)
+            self._schedule.once(_SHORTAGE_RETRY_MS, partial(self._discard_again, log, path, discard))
+        except LogDirFailure as failure:
+            logger.error("cannot remove a directory that a move left directory=%s: %s", path, failure)
+
+    def _discard_again(self, log: PartitionLog, path: str, discard: Callable[[], None]) -> None:
+        """Retry to rename a directory, unless it was renamed as stray, and another log has its name now."""
+        parts, key = self._parts, (log.topic, log.partition)
+        served = parts.table.logs.get(key)
+        is_used = path in (parts.table.offline.get(key), None if served is None else served.directory)
+        is_online = parts.log_dirs.by_path[log.log_directory].failure is None
+        if is_online and not is_used and not self._is_closed and parts.fs.exists(path):
+            self._discard(log, discard)
 
     # Slots
 
@@ -246,14 +261,25 @@ class ReplicaMoves:
         if run.is_removed and move.future.failure is None:
             self._discard(move.future, partial(self._parts.retirement.discard, move.future))
         if move.is_marked and not move.is_replaced and move.current.failure is None:
-            self._run_in_thread(move.unmark, partial(self._unmarked, move))
+            self._unmark(move)
         else:
             self._forget(move)
+
+    def _unmark(self, move: ReplicaMove) -> None:
+        if self._is_closed or move.current.failure is not None:
+            self._forget(move)
+        else:
+            self._run_in_thread(move.unmark, partial(self._unmarked, move))
 
     def _unmarked(self, move: ReplicaMove, error: Exception | None) -> None:
         if error is not None:
             self._parts.log_dirs.work_failed(move.current.log_directory, error)
-        self._forget(move)
+        if isinstance(error, ShortageError):
+            # With the mark the log would not be served by a start without one of the log directories.
+            self._release_slot(self._running[move.key])
+            self._schedule.once(_SHORTAGE_RETRY_MS, partial(self._unmark, move))
+        else:
+            self._forget(move)
 
     def _forget(self, move: ReplicaMove) -> None:
         run = self._running.pop(move.key)

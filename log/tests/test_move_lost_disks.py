@@ -149,6 +149,26 @@ def test_a_move_that_ends_removes_its_mark(is_cancelled):
     assert values(served(open_manager(fs))) == numbered(200)
 
 
+def test_a_shortage_does_not_keep_the_mark_of_a_move_that_ends():
+    """Until the next move, a start without the other log directory would not have served the log."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    done = run_until_marked(fs, threads, log)
+    manager.move_log(*KEY, log.log_directory, 0)
+    fs.fail("remove", error=errno.ENOMEM, path_contains=REPLACED_REPLICA_FILE)
+    done(None)
+    threads.run()
+    assert is_marked(fs, log)
+    run_until(manager, 0, 6_000)
+    threads.run()
+    assert not is_marked(fs, log)
+    begin(manager, log)
+    threads.run()
+    assert served(manager).log_directory == other(log)
+
+
 def test_a_topic_that_is_created_again_while_its_log_is_marked_has_no_mark(monkeypatch):
     """The thread that writes the mark has the path of the deleted log, which is that of the new one."""
     fs, threads = MemoryFileSystem(), Threads()

@@ -203,6 +203,46 @@ def test_a_shortage_does_not_keep_the_old_directory():
     assert not manager.moves.is_ending(KEY)
 
 
+def test_a_shortage_does_not_keep_the_copy_of_a_cancelled_move():
+    """The next start resumed the move."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    future = begin(manager, log)
+    fs.fail("rename", error=errno.ENOMEM, path_contains=future.directory)
+    manager.move_log(*KEY, log.log_directory, 0)
+    threads.run()
+    assert folders(fs, other(log)) != []
+    run_until(manager, 0, 6_000)
+    assert [name for name in folders(fs, other(log)) if name.endswith("-future")] == []
+
+
+@pytest.mark.parametrize("is_created_again", [True, False])
+def test_a_shortage_does_not_keep_the_old_directory_of_a_deleted_topic(is_created_again):
+    """The retry does not remove the log of a later topic that has the name of this directory meanwhile."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    home = log.log_directory
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+    fs.fail("rename", error=errno.ENOMEM, path_contains=f"{home}/t-0")
+    manager.delete_log(*KEY)
+    assert folders(fs, home) == ["t-0"]
+    if is_created_again:
+        manager.prefer_directory(*KEY, home)
+        append(manager.create_log(*KEY, NEW_ID, 0), b"new")
+    threads.run()
+    run_until(manager, 0, 10_000)
+    threads.run()
+    if is_created_again:
+        assert values(served(manager)) == [b"new"]
+        assert "t-0" in folders(fs, home)
+    else:
+        assert "t-0" not in folders(fs, home)
+
+
 def test_a_move_does_not_keep_the_reactor_busy_while_the_disk_is_slow():
     threads, slow = Threads(), Threads()
     slept: list[float] = []
