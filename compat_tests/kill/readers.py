@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from compat_tests.kill.history import CommittedOffsets, Sightings
+from compat_tests.kill.stacks import format_stack
 from compat_tests.kill.writers import KAFKA_PYTHON, LIBRDKAFKA
 from compat_tests.limits import ANSWERS_S
 
@@ -39,7 +40,7 @@ class Reader(ABC):
     def join(self) -> None:
         self._thread.join(ANSWERS_S)
         if self._thread.is_alive():
-            self.troubles.append(f"{self.name} did not end in {ANSWERS_S} s")
+            self.troubles.append(f"{self.name} did not end in {ANSWERS_S} s\n{format_stack(self._thread)}")
 
     def _run_guarded(self) -> None:
         try:

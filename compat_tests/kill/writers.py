@@ -1,10 +1,8 @@
 """Producers that write continuously, each in its own thread or process, and record their acknowledgements."""
 
 import json
-import sys
 import threading
 import time
-import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from kafka import KafkaProducer
 
 from compat_tests.apache_kafka import tools
 from compat_tests.kill.history import Entry, Fate, Ledger
+from compat_tests.kill.stacks import format_stack
 from compat_tests.limits import ANSWERS_S, CLIENT_START_S
 
 # Clients reconnect at once; their waits for a dead broker are not tested.
@@ -82,9 +81,7 @@ class Writer(ABC):
     def join(self) -> None:
         self._thread.join(ANSWERS_S)
         if self._thread.is_alive():
-            frame = sys._current_frames().get(self._thread.ident or 0)
-            where = "".join(traceback.format_stack(frame)) if frame else ""
-            self.ledger.troubles.append(f"did not end in {ANSWERS_S} s\n{where}")
+            self.ledger.troubles.append(f"did not end in {ANSWERS_S} s\n{format_stack(self._thread)}")
 
     def _run_guarded(self) -> None:
         try:
