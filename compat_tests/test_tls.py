@@ -326,7 +326,9 @@ def test_plaintext_on_a_tls_port(certificates: Certificates, broker: OdradekBrok
 
 def test_tls_on_a_plaintext_port(certificates: Certificates) -> None:
     with OdradekBroker() as broker:
-        assert "SSL handshake failed" in first_error(certificates.librdkafka(broker.bootstrap_servers)).str()
+        # Depending on the time of its end, librdkafka reports a failed handshake or a lost connection.
+        assert "SSL" in first_error(certificates.librdkafka(broker.bootstrap_servers)).str()
+        assert round_trip({"bootstrap.servers": broker.bootstrap_servers}, "t", [b"v"]) == [b"v"]
 
 
 def test_a_plaintext_listener_beside_one_with_tls(certificates: Certificates) -> None:

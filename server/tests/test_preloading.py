@@ -18,6 +18,7 @@ AT_START = {
     "server/broker.py",
     "server/environment.py",
     "server/store_location.py",
+    "server/membership/cluster.py",
     "server/membership/embedded.py",
     "server/cluster_tools/cli.py",
 }

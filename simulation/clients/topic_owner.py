@@ -350,9 +350,11 @@ class TopicOwner:
             await self._link.nap(_LATE_S)
             raise
         code = ErrorCode(row.error_code)
+        # As in Kafka, the high watermark of a new leader may be below that of its predecessor until its followers fetch.
+        is_behind = self._in_cluster and code == ErrorCode.OFFSET_OUT_OF_RANGE
         if code == ErrorCode.NONE:
             self._topics.end_deletion(deletion, row.low_watermark)
-        elif code not in RETRIABLE:
+        elif code not in RETRIABLE and not is_behind:
             self._history.note_odd(self.name, f"DeleteRecords of {life.name} before {offset}: {code.name}")
 
     # The offsets of a group
