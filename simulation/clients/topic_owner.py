@@ -350,7 +350,7 @@ class TopicOwner:
             await self._link.nap(_LATE_S)
             raise
         code = ErrorCode(row.error_code)
-        # As in Kafka, the high watermark of a new leader may be below that of its predecessor until its followers fetch.
+        # As in Kafka, the high watermark of a new leader may be below that of its predecessor for a while.
         is_behind = self._in_cluster and code == ErrorCode.OFFSET_OUT_OF_RANGE
         if code == ErrorCode.NONE:
             self._topics.end_deletion(deletion, row.low_watermark)
