@@ -271,10 +271,14 @@ class _Loader:
             epoch,
             start_offset,
         )
-        self.epochs = LeaderEpochs(entries[:wrong])
-        self.epochs.dirty = True
+        self._reset_epochs(entries[:wrong])
         complete_to = entries[wrong - 1][1] if wrong else -1
         self._find_epochs([segment for segment in self.segments if segment.next_offset() > complete_to])
+
+    def _reset_epochs(self, entries: list[tuple[int, int]]) -> None:
+        """Continue with these epochs, which the checkpoint may not have."""
+        self.epochs = LeaderEpochs(entries)
+        self.epochs.dirty = True
 
     def _segment(self, base_offset: int, *, fresh: bool = False, suffix: str = "") -> Segment:
         return Segment(
@@ -417,8 +421,7 @@ class _Loader:
         found = self._rebuild_segment(segment, log_start_offset, index, size_bytes)
         if found.misplaced is not None:
             position, expected_offset = found.misplaced
-            self.epochs = LeaderEpochs(epochs)
-            self.epochs.dirty = True
+            self._reset_epochs(epochs)
             found = self._rebuild_segment(segment, log_start_offset, index, position)
             found.flaw = f"a batch has a base offset that does not fit, expected {expected_offset}"
         removed_bytes = size_bytes - segment.size_bytes

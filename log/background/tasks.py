@@ -24,6 +24,9 @@ Item = TypeVar("Item")
 STEP_S: Final = 0.002
 """Maximum duration of a step; the remaining work runs after other work of the reactor."""
 
+SHORTAGE_RETRY_MS: Final = 5_000
+"""Time until work is repeated for which disk space, descriptors or memory was short."""
+
 _MIN_INTERVAL_MS = 10
 """Some properties allow an interval of 0, with which a job would use all of the reactor's time."""
 

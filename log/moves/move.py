@@ -41,6 +41,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from odradek.log.append import UnexpectedOffsetError
+from odradek.log.background.tasks import SHORTAGE_RETRY_MS
 from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, OffsetCheckpoints
 from odradek.log.management.flush_task import FlushTask
 from odradek.log.management.log_directories import LogDirectories
@@ -86,7 +87,6 @@ _LAST_BATCHES: Final = 16
 _LAST_BYTES: Final = 64 << 10
 _POLL_MS: Final = 100
 _FLUSH_POLL_S: Final = 0.002
-_SHORTAGE_RETRY_MS: Final = 5_000
 
 
 class PausableCleaner(Protocol):
@@ -173,7 +173,7 @@ class ReplicaMove:
             yield from steps
         except ShortageError as error:
             self._parts.log_dirs.fail(error.directory, error)
-            yield _SHORTAGE_RETRY_MS
+            yield SHORTAGE_RETRY_MS
 
     def _attempt(self) -> MoveSteps:
         if self.is_marked:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from odradek.log.background.tasks import RunInThread, Schedule
+from odradek.log.background.tasks import SHORTAGE_RETRY_MS, RunInThread, Schedule
 from odradek.log.management.log_table import Key
 from odradek.log.moves.move import MoveParts, ReplicaMove
 from odradek.log.moves.steps import MoveSteps, Wait
@@ -19,7 +19,6 @@ logger = logging.getLogger(__name__)
 _SLOTS: Final = 4
 _THROTTLE_POLL_MS: Final = 100
 _RUNS_PER_TURN: Final = 20
-_SHORTAGE_RETRY_MS: Final = 5_000
 
 
 class ReplicaMoves:
@@ -124,7 +123,7 @@ class ReplicaMoves:
             discard()
         except ShortageError as error:
             logger.error("cannot remove a directory that a move left; retrying later directory=%s: %s", path, error)
-            self._schedule.once(_SHORTAGE_RETRY_MS, partial(self._discard_again, log, path, discard))
+            self._schedule.once(SHORTAGE_RETRY_MS, partial(self._discard_again, log, path, discard))
         except LogDirFailure as failure:
             logger.error("cannot remove a directory that a move left directory=%s: %s", path, failure)
 
@@ -277,7 +276,7 @@ class ReplicaMoves:
         if isinstance(error, ShortageError):
             # With the mark the log would not be served by a start without one of the log directories.
             self._release_slot(self._running[move.key])
-            self._schedule.once(_SHORTAGE_RETRY_MS, partial(self._unmark, move))
+            self._schedule.once(SHORTAGE_RETRY_MS, partial(self._unmark, move))
         else:
             self._forget(move)
 

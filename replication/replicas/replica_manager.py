@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from typing import Protocol
 
-from odradek.log.background.tasks import Schedule
+from odradek.log.background.tasks import SHORTAGE_RETRY_MS, Schedule
 from odradek.log.config import LogConfig
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import LogDirFailure, ShortageError
@@ -31,7 +31,6 @@ from odradek.replication.replicas.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-_SHORTAGE_RETRY_MS = 5_000
 _UNCHANGED_PER_STEP = 500
 
 
@@ -448,7 +447,7 @@ class ReplicaManager:
         except ShortageError as error:
             logger.error("cannot create a log; retrying later topic=%s partition=%d: %s", topic.name, index, error)
             self._uncreated.add((topic.name, index))
-            self._logs.schedule.once(_SHORTAGE_RETRY_MS, lambda: self._retry_creation(topic, index))
+            self._logs.schedule.once(SHORTAGE_RETRY_MS, lambda: self._retry_creation(topic, index))
         except KafkaError as error:
             logger.error("partition is offline topic=%s partition=%d: %s", topic.name, index, error)
         return None
@@ -478,7 +477,7 @@ class ReplicaManager:
         except ShortageError as error:
             logger.error("cannot delete a log; retrying later topic=%s partition=%d: %s", topic, index, error)
             self._undeleted.add((topic, index))
-            self._logs.schedule.once(_SHORTAGE_RETRY_MS, lambda: self._retry_deletion(topic, index))
+            self._logs.schedule.once(SHORTAGE_RETRY_MS, lambda: self._retry_deletion(topic, index))
         except LogDirFailure as failure:
             logger.error("log not deleted topic=%s partition=%d: %s", topic, index, failure)
 

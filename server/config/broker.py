@@ -84,9 +84,8 @@ def is_listener_property(name: str) -> bool:
 def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], Any]:
     """Parse a listener property; return ((listener, property), value). Raises PropertyError."""
     listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
-    declared = NetworkProperties.declared() | SecurityProperties.declared()
     try:
-        value = declared[base_name].parse(text)
+        value = BrokerConfig.declared()[base_name].parse(text)
     except PropertyError as error:
         raise PropertyError(name, error.value, error.allowed) from None
     if base_name in LISTENER_LIMITS and value < 1:
@@ -212,11 +211,13 @@ class BrokerConfig(
     def tls_settings(self, listener_name: str) -> TlsSettings:
         """Return the TLS properties of a listener: its own, and for all others those without a prefix."""
         own = frozenset(name for listener, name in self.listener_properties if listener == listener_name)
-        values = [
-            self.listener_properties[listener_name, name] if name in own else self.value(name)
-            for name in SecurityProperties.declared()
-        ]
-        return TlsSettings(f"{LISTENER_PREFIX}{listener_name.lower()}.", own, *values)
+        values = {
+            prop.attribute.removeprefix("ssl_"): (
+                self.listener_properties[listener_name, name] if name in own else self.value(name)
+            )
+            for name, prop in SecurityProperties.declared().items()
+        }
+        return TlsSettings(prefix=f"{LISTENER_PREFIX}{listener_name.lower()}.", own=own, **values)
 
     def limit_by_brokers(self, name: str, live_brokers: int) -> int:
         """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.

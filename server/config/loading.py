@@ -135,20 +135,20 @@ def _validate(values: Mapping[str, str]) -> BrokerConfig:
 
 def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
     """Iterate over errors in the key stores and trust stores of listeners. Reads their files."""
-    if not any(listener.protocol in TLS_PROTOCOLS for listener in config.endpoints):
+    secured = [listener for listener in config.endpoints if listener.protocol in TLS_PROTOCOLS]
+    if not secured:
         return
     # Imported here because most brokers need neither.
     from odradek.server.security.tls_contexts import make_client_context, make_server_context
 
-    for listener in config.endpoints:
-        if listener.protocol in TLS_PROTOCOLS:
-            settings = config.tls_settings(listener.name)
-            try:
-                make_server_context(settings)
-                if config.zookeeper_connect and listener.name == config.inter_broker_name:
-                    make_client_context(settings)
-            except PropertyError as error:
-                yield error
+    for listener in secured:
+        settings = config.tls_settings(listener.name)
+        try:
+            make_server_context(settings)
+            if config.zookeeper_connect and listener.name == config.inter_broker_name:
+                make_client_context(settings)
+        except PropertyError as error:
+            yield error
 
 
 def _raise_all(errors: Sequence[ValueError]) -> None:

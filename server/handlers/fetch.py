@@ -84,7 +84,8 @@ REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
 """Maximum wait of a fetch whose client has closed its side of the connection, but may still read the response."""
 FOLLOWER_PARTITIONS_PER_STEP: Final = 25
-"""The same for a follower, up to 0.5 ms too: its progress may complete a produce request for each partition."""
+"""Maximum number of partitions in a step of a follower's first read, which takes up to 0.5 ms too: its progress may
+complete a produce request for each partition."""
 
 _FEW_PARTITIONS: Final = 4
 """Number of unsettled partitions up to which a retry of a follower's fetch reads them without a measurement before."""

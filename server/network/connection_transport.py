@@ -1,5 +1,6 @@
 """Interfaces between a connection and its transport: plain TCP or TLS."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.protocol.types import FileRegionLike
@@ -9,6 +10,11 @@ if TYPE_CHECKING:
 
 Piece = bytes | bytearray | memoryview | FileRegionLike
 """A part of a response. The records of a fetch are file regions, which a transport may send without reading them."""
+
+
+def count_bytes(pieces: Iterable[Piece]) -> int:
+    """Return the total size of pieces."""
+    return sum(len(one) if isinstance(one, (bytes, bytearray, memoryview)) else one.size_bytes for one in pieces)
 
 
 class ResponseWriter(Protocol):

@@ -17,8 +17,9 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from odradek.server.network.connection_transport import Piece
+from odradek.server.network.connection_transport import Piece, count_bytes
 from odradek.server.network.transport import (
+    ITERATION_LIMIT_BYTES,
     READ_BYTES,
     KafkaTransport,
     KafkaTransportFactory,
@@ -34,9 +35,6 @@ _PART_BYTES: Final = 65_536
 """Plaintext bytes that are encrypted at once, which takes 25 us.
 
 From 128 KiB on the C library would map and unmap memory for each part."""
-
-_ITERATION_LIMIT_BYTES: Final = 4_194_304
-"""Bytes that one connection may encrypt in one reactor iteration, so that a fast reader does not starve the others."""
 
 
 class TlsWriter:
@@ -72,10 +70,7 @@ class TlsWriter:
     @property
     def unsent_bytes(self) -> int:
         """The number of bytes that the socket has not accepted."""
-        unsent = self._socket.unsent_bytes - self._region_read_bytes
-        for piece in self._queue:
-            unsent += len(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.size_bytes
-        return unsent
+        return self._socket.unsent_bytes - self._region_read_bytes + count_bytes(self._queue)
 
     def send_output(self) -> None:
         """Send what the layer has to send besides responses: parts of the handshake, alerts, keys."""
@@ -134,7 +129,7 @@ class TlsWriter:
 
     def _send_queue(self) -> None:
         """Encrypt and send parts until the queue is empty, or the socket or the iteration's limit prevents it."""
-        budget_bytes = _ITERATION_LIMIT_BYTES
+        budget_bytes = ITERATION_LIMIT_BYTES
         try:
             while self._queue and self._socket.is_idle:
                 if budget_bytes <= 0:

@@ -20,7 +20,7 @@ from odradek.log.storage.filesystem import File, FileRegion
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor
-from odradek.server.network.connection_transport import Piece, ResponseWriter
+from odradek.server.network.connection_transport import Piece, ResponseWriter, count_bytes
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
@@ -38,7 +38,7 @@ LARGE_READ_BYTES: Final = 1_048_576
 below 128 KiB, from which on the C library maps and unmaps memory for each read, which costs more than the read."""
 
 _LARGE_REST_BYTES: Final = 262_144
-_ITERATION_LIMIT_BYTES: Final = 4194304
+ITERATION_LIMIT_BYTES: Final = 4194304
 """Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
 
 _MIN_PIECE_BYTES: Final = 8_192
@@ -135,10 +135,7 @@ class SocketWriter:
     @property
     def unsent_bytes(self) -> int:
         """The number of bytes that the socket has not accepted: at most `_PENDING_LIMIT_BYTES` and two responses."""
-        unsent = len(self._pending or b"") - self._region_sent_bytes
-        for piece in self._queue:
-            unsent += len(piece) if isinstance(piece, (bytes, bytearray, memoryview)) else piece.size_bytes
-        return unsent
+        return len(self._pending or b"") - self._region_sent_bytes + count_bytes(self._queue)
 
     def send_one(self, data: bytearray) -> None:
         """Send a response of one piece at the end of the iteration."""
@@ -225,7 +222,7 @@ class SocketWriter:
     def _send_queue(self) -> bool:
         """Send until the queue is empty; return False if the socket, the iteration's limit or an error prevents it."""
         queue = self._queue
-        budget_bytes = _ITERATION_LIMIT_BYTES
+        budget_bytes = ITERATION_LIMIT_BYTES
         try:
             while queue:
                 if budget_bytes <= 0:

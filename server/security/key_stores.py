@@ -28,7 +28,7 @@ _PRIVATE_KEY: Final = re.compile(
 )
 
 _MALFORMED: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
-"""What `cryptography` raises for keys and certificates that it cannot read."""
+"""Exceptions of `cryptography` for keys and certificates that it cannot read."""
 
 
 class KeyMaterial(NamedTuple):

@@ -76,10 +76,7 @@ def _load_key(settings: TlsSettings) -> KeyMaterial | None:
     """Return the key of the key store; None if none is configured. Raises PropertyError."""
     location, key_password = settings.keystore_location, settings.key_password
     if settings.keystore_key is not None or settings.keystore_certificate_chain is not None:
-        if settings.keystore_type != PEM:
-            raise settings.error("keystore.type", settings.keystore_type, "must be PEM with ssl.keystore.key")
-        if location is not None:
-            raise settings.error("keystore.location", location, "must not be set together with ssl.keystore.key")
+        _check_inline(settings, "keystore", settings.keystore_type, location, "ssl.keystore.key")
         try:
             return KeyMaterial(
                 key_stores.read_pem_key((settings.keystore_key or "").encode(), key_password),
@@ -133,12 +130,7 @@ def _load_trusted(settings: TlsSettings) -> bytes | None:
     """Return the certificates of the trust store in PEM; None if none is configured. Raises PropertyError."""
     location, inline = settings.truststore_location, settings.truststore_certificates
     if inline is not None:
-        if settings.truststore_type != PEM:
-            allowed = "must be PEM with ssl.truststore.certificates"
-            raise settings.error("truststore.type", settings.truststore_type, allowed)
-        if location is not None:
-            allowed = "must not be set together with ssl.truststore.certificates"
-            raise settings.error("truststore.location", location, allowed)
+        _check_inline(settings, "truststore", settings.truststore_type, location, "ssl.truststore.certificates")
         try:
             return key_stores.read_pem_certificates(inline.encode())
         except KeyStoreError as error:
@@ -154,6 +146,14 @@ def _load_trusted(settings: TlsSettings) -> bytes | None:
         return key_stores.read_pem_certificates(data)
     except KeyStoreError as error:
         raise settings.error("truststore.location", location, str(error)) from None
+
+
+def _check_inline(settings: TlsSettings, store: str, kind: str, location: str | None, inline: str) -> None:
+    """Check the other properties of a store whose content is in the property `inline`. Raises PropertyError."""
+    if kind != PEM:
+        raise settings.error(f"{store}.type", kind, f"must be PEM with {inline}")
+    if location is not None:
+        raise settings.error(f"{store}.location", location, f"must not be set together with {inline}")
 
 
 def _read(settings: TlsSettings, name: str, path: str) -> bytes:

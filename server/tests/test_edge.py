@@ -28,7 +28,7 @@ ANSWERED = [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.RECORDS_LATER, Kind.AT_ON
 def small_limits(monkeypatch):
     """Set limits that a few requests reach."""
     monkeypatch.setattr(connection_module, "_BACKLOG_LIMIT", 2)
-    monkeypatch.setattr(transport_module, "_ITERATION_LIMIT_BYTES", 12)
+    monkeypatch.setattr(transport_module, "ITERATION_LIMIT_BYTES", 12)
     monkeypatch.setattr(transport_module, "_PENDING_LIMIT_BYTES", 40)
 
 

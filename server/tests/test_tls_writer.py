@@ -13,7 +13,7 @@ from odradek.log.storage.filesystem import FileRegion
 from odradek.server.config.broker import BrokerConfig
 from odradek.server.network import tls
 from odradek.server.network.tls import TlsTransport, TlsTransportFactory, TlsWriter
-from odradek.server.network.transport import READ_BYTES, SocketWriter
+from odradek.server.network.transport import ITERATION_LIMIT_BYTES, READ_BYTES, SocketWriter
 from odradek.server.security.certificates import write_test_certificates
 from odradek.server.security.tests.support import tls_properties
 from odradek.server.security.tls_contexts import make_client_context, make_server_context
@@ -158,12 +158,12 @@ def test_a_region_is_read_in_parts_as_the_socket_accepts_them(connected: Connect
 
 
 def test_an_iteration_encrypts_a_bounded_amount(connected: Connected) -> None:
-    data = Data(3 * tls._ITERATION_LIMIT_BYTES)
+    data = Data(3 * ITERATION_LIMIT_BYTES)
     connected.writer.send([region(data)])
     assert connected.socket.waits_for_room
-    assert sum(data.reads) == tls._ITERATION_LIMIT_BYTES
+    assert sum(data.reads) == ITERATION_LIMIT_BYTES
     assert not connected.writer.is_idle
-    assert connected.writer.unsent_bytes == 2 * tls._ITERATION_LIMIT_BYTES
+    assert connected.writer.unsent_bytes == 2 * ITERATION_LIMIT_BYTES
     connected.socket.drain()
     connected.socket.drain()
     assert connected.receive() == data.content[: data.size]
