@@ -2,6 +2,7 @@
 
 - `clock`: types of the reactor
 - `listening_port`: types of its ports
+- `next_iteration`: calls in the next iteration of the reactor
 - `slices`: generators that run for 2 ms per reactor iteration in total
 - `waits`: Deferreds with a description of the wait
 - `metadata_pacing`: long changes of the metadata

@@ -1,6 +1,5 @@
 """Pacing of long metadata changes on the reactor thread, between which other requests are served."""
 
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from twisted.python.failure import Failure
 from odradek.log.background.tasks import RunInThread
 from odradek.replication.metadata.store import Waiter
 from odradek.server.work.clock import Clock
+from odradek.server.work.next_iteration import NextIteration
 from odradek.server.work.slices import SLICE_S, Slices, Work
 from odradek.server.work.waits import call_in_thread
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class ReactorPacing:
     """The pacing of a metadata store (`store.Pacing`), and the executor of the controller (`events.Executor`).
 
-    count_polls: as for `Slices`
+    count_polls: as for `NextIteration`
     """
 
     def __init__(
@@ -40,9 +40,8 @@ class ReactorPacing:
         self._monotonic = monotonic
         self._run_in_thread = run_in_thread
         self._slice_s = slice_s
-        self._count_polls = count_polls or itertools.count().__next__
+        self._renewal = NextIteration(reactor, count_polls)
         self._end_s: float | None = None
-        self._began_at_poll = -1
 
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
         """Run short steps in slices, and return their result."""
@@ -76,19 +75,14 @@ class ReactorPacing:
         """Wait for the next reactor iteration if work that calls this has used its slice of this iteration."""
         if self._end_s is None:
             self._end_s = self._monotonic() + self._slice_s
-            self._began_at_poll = self._count_polls()
-            self._reactor.callLater(0, self._begin_iteration)
+            self._renewal.schedule(self._begin_iteration)
         elif self._monotonic() >= self._end_s:
             over: Deferred[None] = Deferred()
             self._reactor.callLater(0, over.callback, None)
             await over
 
     def _begin_iteration(self) -> None:
-        if self._count_polls() == self._began_at_poll:
-            # Events have used the slice of this iteration, whose timers are called now.
-            self._reactor.callLater(0, self._begin_iteration)
-        else:
-            self._end_s = None
+        self._end_s = None
 
 
 def _report(failure: Failure) -> None:

@@ -5,7 +5,6 @@ retries of delayed requests and the responses of coordinators to replicated requ
 (`make_separate`).
 """
 
-import itertools
 from collections.abc import Callable, Generator
 from typing import Final, TypeVar
 
@@ -14,7 +13,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.task import CooperativeTask, Cooperator, TaskStopped
 from twisted.python.failure import Failure
 
-from odradek.server.work.clock import Clock, DelayedCall
+from odradek.server.work.clock import Clock
+from odradek.server.work.next_iteration import NextIteration
 from odradek.server.work.waits import AnyDeferred
 
 T = TypeVar("T")
@@ -46,9 +46,8 @@ def run_first_steps(steps: Generator[None, None, T], most_steps: int) -> T | Non
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
 
-    `count_polls` returns how often the reactor has polled; an iteration lasts from one poll to the next. It has events
-    and then timers: a slice that was used up by events begins anew after the next poll, not with the timers. By default
-    the reactor polls between any two calls of its timers.
+    A slice that was used up by events begins anew in the next iteration, not with the timers of this one. `count_polls`
+    is that of `NextIteration`.
 
     With `slice_s=0` every step is a slice of its own, which the simulation uses to interleave other events.
 
@@ -65,11 +64,10 @@ class Slices:
     ) -> None:
         self._monotonic = monotonic
         self._slice_s = slice_s
-        self._count_polls = count_polls or itertools.count().__next__
+        self._count_polls = count_polls
         self._used_s = 0.0
-        self._used_up_at_poll = -1
         self._clock = clock
-        self._renewal: DelayedCall | None = None
+        self._renewal = NextIteration(clock, count_polls)
         # Twisted's interfaces have no types: a DelayedCall is an IDelayedCall.
         schedule: Callable[[Callable[[], None]], IDelayedCall] = lambda tick: clock.callLater(0, tick)  # type: ignore[assignment, return-value]  # noqa: E731
         self._cooperator = Cooperator(self._measure, schedule)
@@ -133,9 +131,7 @@ class Slices:
         self._cooperator.stop()
         for task in tasks:
             task.resume()
-        if self._renewal is not None:
-            self._renewal.cancel()
-            self._renewal = None
+        self._renewal.cancel()
 
     def run_later(self, work: Work[T], waited_for: AnyDeferred | None = None) -> Deferred[T]:
         """Run `work` like `run`, from the next reactor iteration on, or after `waited_for`."""
@@ -183,16 +179,11 @@ class Slices:
             self._used_s = self._monotonic() - begin_s
             if self._used_s < self._slice_s:
                 return False
-            if self._renewal is None and self._slice_s:
-                self._used_up_at_poll = self._count_polls()
-                self._renewal = self._clock.callLater(0, self._renew)
+            if self._slice_s and not self._renewal.is_scheduled:
+                self._renewal.schedule(self._renew)
             return True
 
         return is_over
 
     def _renew(self) -> None:
-        if self._count_polls() == self._used_up_at_poll:
-            self._renewal = self._clock.callLater(0, self._renew)
-            return
-        self._renewal = None
         self._used_s = 0.0
