@@ -18,6 +18,7 @@ from odradek.replication.controller.restarts import RestartMarks
 from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.config_notices import ConfigNotices
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.loader import (
     StateWrites,
@@ -67,7 +68,7 @@ class StoreChanges:
         self._changes = changes
         self._deletion = deletion
         self._post = post
-        self._last_config_change = ""
+        self._config_notices = ConfigNotices(context.store, self._on_configs, logging.ERROR)
         self._watched_topics: set[str] = set()
         self._restarts = RestartMarks(context)
         # The image has a change of the registrations or replicas, and leaders are not elected yet.
@@ -80,8 +81,7 @@ class StoreChanges:
         store = self._context.store
         if not store.is_shared:
             return
-        notices = await store.get_children(znodes.CONFIG_CHANGES, self._on_configs)
-        self._last_config_change = max(notices, default="")
+        await self._config_notices.skip()
         if self._context.is_active:
             await store.get_children(znodes.BROKER_IDS, self._on_brokers)
             await store.get_children(znodes.TOPICS, self._on_topics)
@@ -327,24 +327,14 @@ class StoreChanges:
 
     async def follow_configs(self) -> None:
         """Read the configurations to which new notices point. The notices remain new until that has succeeded."""
-        store, image = self._context.store, self._context.image
-        notices = await store.get_children(znodes.CONFIG_CHANGES, self._on_configs)
-        new = [name for name in notices if name > self._last_config_change]
-        changed = set()
-        for name in new:
-            path = f"{znodes.CONFIG_CHANGES}/{name}"
-            try:
-                changed.add(await read_node(store, path, lambda node: znodes.decode_config_change(node.data)))
-            except (NoNodeError, StoreDamagedError) as error:
-                logger.error("a notice of a changed configuration cannot be read: %s", error)
-        is_changed = False
+        changed, is_changed = await self._config_notices.read(), False
         try:
-            for entity_path in sorted(changed):
+            for entity_path in changed:
                 is_changed |= await self._follow_config(entity_path)
         finally:
             if is_changed:
-                image.publish()
-        self._last_config_change = max(new, default=self._last_config_change)
+                self._context.image.publish()
+        self._config_notices.finish()
 
     async def _follow_config(self, entity_path: str) -> bool:
         """Read one configuration; return whether the image had a different one."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.config_notices import ConfigNotices
 from odradek.replication.metadata.image import ClusterMetadata, Configs
 from odradek.replication.metadata.loader import (
     NODES_PER_READ,
@@ -17,9 +18,8 @@ from odradek.replication.metadata.loader import (
     load_broker_configs,
     load_config_if_any,
     load_topic_configs,
-    read_node,
 )
-from odradek.replication.metadata.store import MetadataStore, NoNodeError, StoreDamagedError, WatchEvent
+from odradek.replication.metadata.store import MetadataStore, WatchEvent
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class ConfigFollower:
         self._store = store
         self._cache = cache
         self._post = post
-        self._last_notice = ""
+        self._notices = ConfigNotices(store, self._on_notices, logging.DEBUG)
         # The id of the topic that had a name before its configuration was read.
         self._read_for: dict[str, bytes] = {}
 
@@ -50,10 +50,9 @@ class ConfigFollower:
         `topic_ids` are the ids of topics that existed before the call. The configurations of other topics are read
         again by `load_topics`: they may belong to a topic whose deletion is not complete.
         """
-        notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
-        # What `load_topics` has read before is read again: a later change may have one of these notices.
+        await self._notices.skip()
+        # What `load_topics` has read before is read again: a later change may have one of the skipped notices.
         self._read_for = dict(topic_ids)
-        self._last_notice = max(notices, default="")
         topics = await load_all_topic_configs(self._store)
         brokers = await load_broker_configs(self._store)
         for name in {*self._cache.topic_configs, *topics}:
@@ -97,24 +96,14 @@ class ConfigFollower:
 
     async def follow(self) -> None:
         """Read the configurations to which new notices point; call it again if it failed. Raises MetadataStoreError."""
-        notices = await self._store.get_children(znodes.CONFIG_CHANGES, self._on_notices)
-        new = [name for name in notices if name > self._last_notice]
-        changed = set()
-        for name in new:
-            path = f"{znodes.CONFIG_CHANGES}/{name}"
-            try:
-                changed.add(await read_node(self._store, path, lambda node: znodes.decode_config_change(node.data)))
-            except NoNodeError:
-                logger.debug("a notice of a changed configuration was removed path=%s", path)
-            except StoreDamagedError as error:
-                logger.error("a notice of a changed configuration cannot be read: %s", error)
+        changed = await self._notices.read()
         try:
-            for entity_path in sorted(changed):
+            for entity_path in changed:
                 await self._follow_one(entity_path)
         finally:
             if changed:
                 self._cache.publish()
-        self._last_notice = max(new, default=self._last_notice)
+        self._notices.finish()
 
     async def _follow_one(self, entity_path: str) -> None:
         if entity_path.startswith(_TOPIC_PREFIX):
