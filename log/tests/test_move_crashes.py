@@ -13,7 +13,19 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import append, folders, run_due, run_until, served
-from odradek.log.tests.test_moves import KEY, A, B, begin, create, lags, numbered, open_manager, other, values
+from odradek.log.tests.test_moves import (
+    KEY,
+    A,
+    B,
+    begin,
+    create,
+    lags,
+    move_until_served,
+    numbered,
+    open_manager,
+    other,
+    values,
+)
 from odradek.log.tests.threads import Threads
 
 
@@ -110,9 +122,7 @@ def stop_between_the_renames(fs: MemoryFileSystem, count: int = 200) -> LogManag
     manager = open_manager(fs, run_in_thread=threads)
     log = create(manager, count)
     log.flush(0)
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     return manager
 
 
@@ -127,9 +137,7 @@ def test_the_offsets_of_a_log_are_durable_when_it_is_served_elsewhere():
     removed.truncate_to(removed.base_offset, 0)
     manager.cleaner.offsets[KEY] = end_offset
     expected = values(log)
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     fs.crash()
     again = served(open_manager(fs))
     assert again.log_directory == other(log)
@@ -173,9 +181,7 @@ def test_a_log_that_moved_can_move_back_through_a_crash():
     log = served(manager)
     run_due(manager, 2_000)
     threads.run()
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     manager.close(0)
     again = served(open_manager(fs))
     assert (again.log_directory, values(again)) == (home, numbered(200))

@@ -23,7 +23,19 @@ from odradek.log.tests.managers import (
     served,
 )
 from odradek.log.tests.test_move_crashes import crash_at_each_change, stop_between_the_renames
-from odradek.log.tests.test_moves import KEY, SMALL_SEGMENTS, A, B, begin, create, numbered, open_manager, other, values
+from odradek.log.tests.test_moves import (
+    KEY,
+    SMALL_SEGMENTS,
+    A,
+    B,
+    begin,
+    create,
+    move_until_served,
+    numbered,
+    open_manager,
+    other,
+    values,
+)
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import KafkaError
 
@@ -220,9 +232,7 @@ def test_the_topic_id_of_a_replaced_log_is_durable_with_its_mark():
     assert len(threads.waiting) == 1, "the sync of its name"
     threads.waiting.clear()
     log.active_segment.file.sync()
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     fs.crash()
     again = open_manager(fs)
     assert (served(again).log_directory, values(served(again))) == (other(log), numbered(200))

@@ -22,7 +22,19 @@ from odradek.log.tests.managers import (
     served,
     truncate,
 )
-from odradek.log.tests.test_moves import KEY, A, B, begin, content, create, numbered, open_manager, other, values
+from odradek.log.tests.test_moves import (
+    KEY,
+    A,
+    B,
+    begin,
+    content,
+    create,
+    move_until_served,
+    numbered,
+    open_manager,
+    other,
+    values,
+)
 from odradek.log.tests.threads import Threads
 from odradek.log.truncation import LogTruncation
 from odradek.protocol.records import build_batch
@@ -34,9 +46,7 @@ def test_a_topic_that_is_created_anew_keeps_its_directory():
     manager = open_manager(fs, run_in_thread=threads)
     log = create(manager)
     home = log.log_directory
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     manager.delete_log(*KEY)
     manager.prefer_directory(*KEY, home)
     new = manager.create_log(*KEY, NEW_ID, 0)
@@ -173,9 +183,7 @@ def test_an_empty_log_is_not_lost_between_two_directories():
     manager.start_over(*KEY, 500, 0)
     log.complete_truncation()
     threads.run()
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     sync_names, _ = threads.waiting.pop(0)
     sync_names()
     fs.crash()
@@ -190,9 +198,7 @@ def test_a_shortage_does_not_keep_the_old_directory():
     manager = open_manager(fs, run_in_thread=threads)
     log = create(manager)
     home = log.log_directory
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     fs.fail("sync_directory", error=errno.EMFILE, path_contains=other(log))
     threads.run()
     assert folders(fs, home) == ["t-0"]
@@ -224,9 +230,7 @@ def test_a_shortage_does_not_keep_the_old_directory_of_a_deleted_topic(is_create
     manager = open_manager(fs, run_in_thread=threads)
     log = create(manager)
     home = log.log_directory
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     fs.fail("rename", error=errno.ENOMEM, path_contains=f"{home}/t-0")
     manager.delete_log(*KEY)
     assert folders(fs, home) == ["t-0"]

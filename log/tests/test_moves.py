@@ -35,6 +35,13 @@ def begin(manager: LogManager, log: PartitionLog) -> PartitionLog:
     return manager.table.future_logs[KEY]
 
 
+def move_until_served(manager: LogManager, log: PartitionLog, threads: Threads) -> None:
+    """Move a log until the future log is served. The removal of the old one remains to be done."""
+    begin(manager, log)
+    while served(manager) is log:
+        threads.run(1)
+
+
 def other(log: PartitionLog) -> str:
     """The log directory that the log is not in."""
     return B if log.log_directory == A else A
@@ -167,9 +174,7 @@ def test_a_log_can_move_back_at_once():
     manager = open_manager(fs, run_in_thread=threads)
     log = create(manager)
     home = log.log_directory
-    begin(manager, log)
-    while served(manager) is log:
-        threads.run(1)
+    move_until_served(manager, log, threads)
     manager.move_log(*KEY, home, 0)
     threads.run()
     run_until(manager, 0, 200)
