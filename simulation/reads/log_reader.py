@@ -43,11 +43,13 @@ async def read_log(
 ) -> FinalLog:
     """Read a partition from start to end. Raises NotYetError, ConnectionLost, and ValueError for a corrupt batch.
 
-    With `is_last_try` the read does not wait for open transactions.
+    With `is_last_try` the read does not wait for open transactions. The high watermark of the result belongs to the
+    response with the last records: that of a new leader may be lower for a time, and bounds only its own responses.
     """
     records: list[ReadRecord] = []
     stamps: list[tuple[int, int]] = []
     offset = start_offset = 0
+    high_watermark: int | None = None
     while True:
         data = await _fetch(connection, client_id, partition, isolation, offset)
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset == 0:
@@ -60,7 +62,9 @@ async def read_log(
             raise NotYetError(f"{partition} has an open transaction")
         batches = list(iter_batches(data.records)) if data.records else []
         if not batches:
-            return FinalLog(tuple(records), offset, data.high_watermark, start_offset, tuple(stamps))
+            bound = data.high_watermark if high_watermark is None else high_watermark
+            return FinalLog(tuple(records), offset, bound, start_offset, tuple(stamps))
+        high_watermark = data.high_watermark
         for batch in batches:
             stamps += (
                 (record.offset, record.timestamp) for record in _decode(bytes(batch)) if record.offset >= offset

@@ -35,6 +35,7 @@ from odradek.simulation.clients.link import Link, Versions
 from odradek.simulation.clients.producers.idempotent import IdempotentProducer
 from odradek.simulation.clients.producers.plain import PlainProducer
 from odradek.simulation.history import History, Isolation, Outcome, copied_value, label_of, origin_of
+from odradek.simulation.reads.log_reader import read_log
 
 TOPIC_ID = bytes(range(16))
 A = ("a", 0)
@@ -201,12 +202,12 @@ def batch(offset, *values, **fields):
     return build_batch([(1, None, value, ()) for value in values], base_offset=offset, **fields)
 
 
-def fetched(records=b"", aborted=(), code=ErrorCode.NONE):
+def fetched(records=b"", aborted=(), code=ErrorCode.NONE, high_watermark=100):
     row = FetchResponsePartitionData(
         partition_index=0,
         error_code=code,
-        high_watermark=100,
-        last_stable_offset=100,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
         aborted_transactions=[
             FetchResponseAbortedTransaction(producer_id=producer_id, first_offset=offset)
             for producer_id, offset in aborted
@@ -279,6 +280,13 @@ def test_a_reader_that_is_given_a_position_does_not_go_back(world, history):
     first, second = history.polls
     assert (first.next_offset, second.fetch_offset) == (2, 0)
     assert first.assignment != second.assignment
+
+
+def test_the_high_watermark_of_a_whole_read_belongs_to_its_last_records(world):
+    world.scripts["Fetch"] = [fetched(batch(0, b"a", b"b"), high_watermark=2), fetched(high_watermark=1)]
+    connection: Any = ScriptedConnection(world)
+    log = run(read_log(connection, "c", A, Isolation.READ_UNCOMMITTED, is_last_try=False))
+    assert (log.end_offset, log.high_watermark) == (2, 2)
 
 
 def test_a_position_out_of_range_is_reported(world, history):
