@@ -22,7 +22,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from compat_tests.apache_kafka import tools
 from compat_tests.clients.common import wait_until
-from odradek.server.security.certificates import Authority
+from odradek.server.security.tls.certificates import Authority
 from odradek.testing import OdradekBroker
 from odradek.testing_cluster import OdradekCluster
 

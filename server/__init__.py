@@ -7,13 +7,13 @@
 - `services`: the parts that handlers use
 - `apis`: the table of APIs
 - `dispatch`: the API, version and handler of a request
-- `stages`: optional stages between decode and handler
+- `stages`: authorization and quotas, between decode and handler
 - `config`: broker properties
 - `request`: the context of a request, and the replies of a handler
 - `produce_request`: functions on Produce requests for several modules
 - `refused_batches`: the order of the batches of an idempotent producer after one was refused
 - `network`: connections and requests
-- `security`: keys, certificates and encryption
+- `security`: encryption, identities and rights of clients
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch
 - `coordinators`: coordinators on the reactor

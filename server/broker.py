@@ -61,7 +61,7 @@ from odradek.server.network.stalls import find_timeout_ms
 from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory, plaintext_writers
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.request import RequestContext
-from odradek.server.security.tls_settings import TLS_PROTOCOLS
+from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.delayed_tasks import DelayedTasks
@@ -275,7 +275,7 @@ class Broker:
         bound_ports = {}
         for listener in self.config.endpoints:
             factory = KafkaTransportFactory(
-                self._make_connection_factory(listener.name),
+                self._make_connection_factory(listener),
                 self.config.socket_request_max_bytes,
                 self._connections,
                 plaintext_writers(self._environment.send_file),
@@ -295,8 +295,8 @@ class Broker:
             return plain
         # Imported here because most brokers need neither.
         from odradek.server.network.tls import TlsTransportFactory
-        from odradek.server.security.reloaded_context import ReloadedContext
-        from odradek.server.security.tls_contexts import make_server_context
+        from odradek.server.security.tls.contexts import make_server_context
+        from odradek.server.security.tls.reloaded_context import ReloadedContext
 
         settings = self.config.tls_settings(listener.name)
         try:
@@ -334,9 +334,10 @@ class Broker:
                 ) from error
         raise AssertionError("no host to listen on")
 
-    def _make_connection_factory(self, listener_name: str) -> Callable[[KafkaTransport], Connection]:
+    def _make_connection_factory(self, listener: Listener) -> Callable[[KafkaTransport], Connection]:
         def make(transport: KafkaTransport) -> Connection:
-            return Connection(transport, self._dispatch, RequestContext(transport.peer_host, listener_name))
+            context = RequestContext(transport.peer_host, listener.name, listener.protocol)
+            return Connection(transport, self._dispatch, context)
 
         return make
 
@@ -378,6 +379,7 @@ class Broker:
             config=config,
             configs=configs,
             controller=controller,
+            entity_configs=membership.entity_configs,
             features=await membership.make_features(),
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)

@@ -110,7 +110,7 @@ def _make_test_certificates(directory: str) -> int:
     from datetime import UTC, datetime
     from pathlib import Path
 
-    from odradek.server.security.certificates import write_test_certificates
+    from odradek.server.security.tls.certificates import write_test_certificates
 
     try:
         names = write_test_certificates(Path(directory), datetime.now(UTC))

@@ -16,7 +16,7 @@ from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
 from odradek.server.apis import APIS, PRODUCE_KEY, Api
 from odradek.server.request import EncodedBody, NoResponse, RequestContext
-from odradek.server.stages import NO_STAGES, Stages, run_after
+from odradek.server.stages import Stages, wrap_handler
 
 if TYPE_CHECKING:
     from odradek.server.handlers.produce import ProduceServices
@@ -38,7 +38,7 @@ class BoundApi:
     """One API in one version: codec, handler, and function for error responses.
 
     decode: for requests of up to `SMALL_MESSAGE_BYTES`
-    handle: the checks of the optional stages, if there are any, and the handler
+    handle: the handler, with the stages that run before and after it
     allows_fast_path: the produce fast path may replace these stages
     encode: raises `LargeMessageError` for a large response
     """
@@ -74,9 +74,9 @@ class BoundApi:
         self.has_flexible_response_header = response_is_flexible(api.key, self.is_flexible)
         self.decode: Decoder = decoder(request_type, version)
         self.encode: Encoder = small_encoder(response_type, version)
-        checks = stages.make_checks(api, version)
-        self.handle: BoundHandler = run_after(checks, getattr(module, function_name))
-        self.allows_fast_path = api.key == PRODUCE_KEY and not checks
+        handler: BoundHandler = getattr(module, function_name)
+        self.handle: BoundHandler = wrap_handler(stages, api, version, handler)
+        self.allows_fast_path = api.key == PRODUCE_KEY and self.handle is handler
         self._error_response: ErrorHandler = getattr(module, f"{function_name}_error")
 
     def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Message, int]]:
@@ -100,7 +100,7 @@ class Dispatch:
     Modules are imported and codecs compiled with the first request of an API and version.
     """
 
-    def __init__(self, services: "ProduceServices", apis: Mapping[int, Api] = APIS, stages: Stages = NO_STAGES) -> None:
+    def __init__(self, services: "ProduceServices", apis: Mapping[int, Api] = APIS, stages: Stages = ()) -> None:
         self.services = services
         self.unexpected_errors: Counter[str] = Counter()
         self._apis = apis

@@ -6,6 +6,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.coordinator import request_context
 from odradek.server.refused_batches import RefusedBatches
+from odradek.server.security.principal import ANONYMOUS, Principal
 
 T = TypeVar("T")
 
@@ -37,14 +38,26 @@ class RequestContext(request_context.RequestContext):
     """The client, listener and version of a request. One object per connection, valid while its request is in progress.
 
     has_input_ended: the client has closed its side of the connection, and may be gone
+    principal: the client's identity, ANONYMOUS before it is authenticated
     refused_batches: None before the first of them
+    security_protocol: that of the listener
     """
 
-    __slots__ = ("client_software", "has_input_ended", "listener_name", "refused_batches")
+    __slots__ = (
+        "client_software", "has_input_ended", "listener_name", "principal", "refused_batches", "security_protocol",
+    )  # fmt: skip
 
-    def __init__(self, client_host: str, listener_name: str) -> None:
+    def __init__(
+        self,
+        client_host: str,
+        listener_name: str,
+        security_protocol: str = "PLAINTEXT",
+        principal: Principal = ANONYMOUS,
+    ) -> None:
         super().__init__(api_version=0, client_host=f"/{client_host}")
         self.listener_name = listener_name
+        self.security_protocol = security_protocol
+        self.principal = principal
         self.client_software = ("unknown", "unknown")
         self.has_input_ended = False
         self.refused_batches: RefusedBatches | None = None

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.configs.member_changes import MemberConfigTarget
     from odradek.replication.controller.controller import Controller
     from odradek.replication.metadata.broker_configs import BrokerConfigs
+    from odradek.replication.metadata.entity_configs import EntityConfigs
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.replicas.broker_control import BrokerControl
     from odradek.replication.replicas.replica_manager import ReplicaManager
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from odradek.server.handlers.transactions import TransactionServices
     from odradek.server.image_cache import ImageCache
     from odradek.server.request import EncodedBody
+    from odradek.server.security.authorization.authorizer import Authorizer
     from odradek.server.work.clock import Clock, IterationEnd
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
@@ -106,7 +108,9 @@ class Services:
     cluster: the membership in a cluster; None with an embedded store
     completions, follower_completions: retry woken operations of the purgatory; those of followers' fetches at the end
         of the reactor iteration
+    authorizer: decides what clients may do; None without authorization
     config: the current configuration
+    entity_configs: the configurations of users, client ids and IP addresses
     now_ms, monotonic_ms: the wall clock and the monotonic clock, see `environment`
     groups_in_use, transactions_in_use: the coordinators, set at their first use
     """
@@ -119,6 +123,7 @@ class Services:
         config: "BrokerConfig",
         configs: "BrokerConfigs",
         controller: "Controller",
+        entity_configs: "EntityConfigs",
         features: "Features",
         fetch_sessions: "FetchSessionCache",
         flusher: "Flusher",
@@ -141,6 +146,7 @@ class Services:
         self.config = config
         self.configs = configs
         self.controller = controller
+        self.entity_configs = entity_configs
         self.features = features
         self.fetch_sessions = fetch_sessions
         self.flusher = flusher
@@ -156,6 +162,7 @@ class Services:
         self.replicas = replicas
         self.run_in_thread = run_in_thread
         self.slices = slices
+        self.authorizer: Authorizer | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None

@@ -1,52 +1,28 @@
-"""Stages of the request pipeline: decode, authenticate, authorize, quota, handler, encode.
+"""Stages of the request pipeline between decode and handler: authorization and quotas.
 
-Decode, handler and encode exist for each API version (`dispatch.BoundApi`). The stages between decode and handler are
-optional. They are selected when an API version is bound, so that a missing stage costs nothing per request.
+Decode, handler and encode exist for each API version (`dispatch.BoundApi`). A stage wraps the handler when an API
+version is bound, so that a missing stage costs nothing per request. Clients are authenticated before, per connection.
 """
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from odradek.protocol.schema import Message
-from odradek.server.apis import Api
-from odradek.server.request import RequestContext
+if TYPE_CHECKING:
+    from odradek.server.apis import Api
 
-S = TypeVar("S")
-R = TypeVar("R")
+H = TypeVar("H", bound=Callable[..., Any])
 
-Check = Callable[[RequestContext, Message | None], None]
-"""A stage before the handler. It raises KafkaError to reject a request, or CloseConnection."""
+Stage = Callable[["Api", int, Callable[..., Any]], Callable[..., Any]]
+"""Returns the handler that runs the stage for an API version; the handler that it was given if no stage is needed."""
 
-CheckFactory = Callable[[Api, int], Check | None]
-"""Makes the check of an API version; None if that version needs none."""
-
-Handler = Callable[[S, RequestContext, Message | None], R]
+Stages = tuple[Stage, ...]
+"""The stages of a broker; the first one runs first."""
 
 
-class Stages(NamedTuple):
-    """The optional stages, in the order in which they run."""
-
-    authenticate: CheckFactory | None = None
-    authorize: CheckFactory | None = None
-    quota: CheckFactory | None = None
-
-    def make_checks(self, api: Api, version: int) -> list[Check]:
-        """Make the checks of an API version."""
-        made = [factory(api, version) for factory in self if factory is not None]
-        return [check for check in made if check is not None]
-
-
-NO_STAGES: Final = Stages()
-
-
-def run_after(checks: list[Check], handler: Handler[S, R]) -> Handler[S, R]:
-    """Return a handler that runs the checks first; the same handler if there are none."""
-    if not checks:
-        return handler
-
-    def checked(services: S, context: RequestContext, request: Message | None) -> R:
-        for check in checks:
-            check(context, request)
-        return handler(services, context, request)
-
-    return checked
+def wrap_handler(stages: Stages, api: "Api", version: int, handler: H) -> H:
+    """Return the handler of an API version with its stages; the same handler if it has none."""
+    wrapped: Any = handler
+    for stage in reversed(stages):
+        wrapped = stage(api, version, wrapped)
+    result: H = wrapped
+    return result

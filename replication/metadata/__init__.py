@@ -12,6 +12,7 @@
 - `reload`: update of the image after a change with an unknown outcome
 - `config_notices`: notices of changed configurations
 - `config_follower`: configurations of a cluster member
+- `entity_configs`: configurations of users, client ids and IP addresses
 - `producer_id_blocks`: reservation of blocks of producer ids
 - `kraft_metadata`: reader of Apache Kafka's metadata log
 """

@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 
 from odradek.replication.remote import BrokerUnavailableError
 from odradek.server.brokers.connection import Connect, TcpTransport
-from odradek.server.security.tls_layer import TlsError, TlsLayer
+from odradek.server.security.tls.layer import TlsError, TlsLayer
 from odradek.server.work.clock import Connector
 
 

@@ -22,7 +22,7 @@ from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
 from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
-from odradek.server.security.tls_settings import TlsSettings
+from odradek.server.security.tls.settings import TlsSettings
 
 SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
 

@@ -8,7 +8,7 @@ from odradek.properties import PropertyError, nearest
 from odradek.replication.metadata.broker_configs import listener_base
 from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
-from odradek.server.security.tls_settings import TLS_PROTOCOLS
+from odradek.server.security.tls.settings import TLS_PROTOCOLS
 
 # Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can
 # be used unchanged, but not declared.
@@ -139,7 +139,7 @@ def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
     if not secured:
         return
     # Imported here because most brokers need neither.
-    from odradek.server.security.tls_contexts import make_client_context, make_server_context
+    from odradek.server.security.tls.contexts import make_client_context, make_server_context
 
     for listener in secured:
         settings = config.tls_settings(listener.name)

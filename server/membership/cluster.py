@@ -37,6 +37,7 @@ from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
+from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, MetadataDelta
 from odradek.replication.metadata.loader import (
     count_partitions,
@@ -65,7 +66,7 @@ from odradek.server.environment import Environment
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
-from odradek.server.security.tls_settings import TLS_PROTOCOLS
+from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.store_location import open_zookeeper_store
 from odradek.server.work.clock import DelayedCall
@@ -111,6 +112,7 @@ class ClusterMembership:
         self._opened: OpenedStore | None = None
         self._configs: ConfigFollower | None = None
         self._config_target: MemberConfigTarget | None = None
+        self._entity_configs: EntityConfigs | None = None
         self._isr_check: DelayedCall | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
@@ -157,8 +159,8 @@ class ClusterMembership:
         if config.inter_broker_protocol not in TLS_PROTOCOLS:
             return connect
         from odradek.server.brokers.tls import connect_with_tls
-        from odradek.server.security.reloaded_context import ReloadedContext
-        from odradek.server.security.tls_contexts import make_client_context
+        from odradek.server.security.tls.contexts import make_client_context
+        from odradek.server.security.tls.reloaded_context import ReloadedContext
 
         settings = config.tls_settings(config.inter_broker_name)
         return connect_with_tls(
@@ -261,6 +263,7 @@ class ClusterMembership:
         store.add_session_listener(self._controlled_shutdown.on_session)
         self._opened = OpenedStore(store, controller, cluster_id)
         self._configs = ConfigFollower(store, self._metadata, self._post)
+        self._entity_configs = EntityConfigs(store, self._post)
         self._events.on_failure = Repetition(
             self._delayed_tasks.run_later,
             lambda: self._post("read changed configurations again", self._follow_again),
@@ -274,6 +277,7 @@ class ClusterMembership:
         """Read changed configurations and the features again, and watch them, after an event that failed."""
         assert self._configs is not None
         await self._configs.follow()
+        await self.entity_configs.follow()
         await self._load_features()
 
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -284,6 +288,9 @@ class ClusterMembership:
         assert self._configs is not None
         await self._events.submit(
             EventKind.CONFIGURATION, "load configurations", partial(self._configs.start, topic_ids)
+        )
+        await self._events.submit(
+            EventKind.CONFIGURATION, "load configurations of users and clients", self.entity_configs.start
         )
 
     async def load_topics(self) -> StoredTopics:
@@ -415,6 +422,12 @@ class ClusterMembership:
         """Writes changes of configurations to the store."""
         assert self._config_target is not None
         return self._config_target
+
+    @property
+    def entity_configs(self) -> EntityConfigs:
+        """The configurations of users, client ids and IP addresses."""
+        assert self._entity_configs is not None
+        return self._entity_configs
 
     @property
     def control(self) -> BrokerControl:

@@ -17,6 +17,7 @@ from odradek.replication.controller.registration import StartError, prepare_stor
 from odradek.replication.controller.states.epoch_floor import FoundEpochs
 from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
 from odradek.replication.metadata.kraft_metadata import mark_adopted
 from odradek.replication.metadata.loader import read_image
@@ -74,7 +75,14 @@ class EmbeddedMembership:
         self._adoption: Adoption | None = None
         self._kraft: FoundMetadata | None = None
         self._opened: OpenedStore | None = None
+        self._entity_configs: EntityConfigs | None = None
         self._features = Features()
+
+    @property
+    def entity_configs(self) -> EntityConfigs:
+        """The configurations of users, client ids and IP addresses."""
+        assert self._entity_configs is not None
+        return self._entity_configs
 
     @property
     def _store(self) -> MetadataStore:
@@ -103,6 +111,8 @@ class EmbeddedMembership:
             await store.close()
             raise
         self._opened = OpenedStore(store, controller, cluster_id)
+        # Without another broker there are no notices, so that nothing is posted.
+        self._entity_configs = EntityConfigs(store, lambda description, work: None)
         return self._opened
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
@@ -170,6 +180,7 @@ class EmbeddedMembership:
             await self._adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
+        await self.entity_configs.start()
         # From now on metadata changes are applied in slices, between the requests of clients.
         services.replicas.run_steps = self._pacing.run_to_stop
         services.replicas.make_waiter = self._pacing.waiter

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from odradek.log.storage.found_directories import KnownPartitions
 from odradek.replication.controller.controller import Controller
+from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
 from odradek.replication.metadata.store import MetadataStore
 
@@ -51,6 +52,10 @@ class Membership(Protocol):
 
     replication: "Replication | None"
     """The parts that leaders of partitions with several replicas need."""
+
+    @property
+    def entity_configs(self) -> EntityConfigs:
+        """The configurations of users, client ids and IP addresses, after `open`; complete after `join`."""
 
     @property
     def cluster(self) -> "ClusterParts | None":

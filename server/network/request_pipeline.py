@@ -1,7 +1,6 @@
-"""Request pipeline of one connection: decode, authenticate, authorize, quota, handler, encode.
+"""Request pipeline of one connection: decode, stages (authorization, quotas), handler, encode.
 
-The produce fast path is a cached result of these stages for repeated requests. It is used only for APIs without checks
-between decode and handler.
+The produce fast path is a cached result of the decoder for repeated requests. It is used only for APIs without stages.
 """
 
 import logging

@@ -27,7 +27,7 @@ from odradek.server.network.transport import (
     SocketWriter,
     TcpTransport,
 )
-from odradek.server.security.tls_layer import TlsError, TlsLayer
+from odradek.server.security.tls.layer import TlsError, TlsLayer
 
 logger = logging.getLogger(__name__)
 

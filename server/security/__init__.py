@@ -1,11 +1,6 @@
 """Security of listeners and of connections between brokers.
 
-- `tls_settings`: the properties `ssl.*` of one listener
-- `key_stores`: keys and certificates in PEM, PKCS12 and JKS files
-- `jks`: the format of Java's own key stores
-- `tls_contexts`: TLS contexts made from the settings
-- `reloaded_context`: a context whose files may be replaced
-- `cipher_names`: Java's names of cipher suites
-- `certificates`: an authority and certificates for tests
-- `tls_layer`: encryption and decryption of one connection, without I/O
+- `tls`: encryption, keys and certificates
+- `principal`: the identity of a client
+- `authorization`: what a principal may do
 """

@@ -13,10 +13,10 @@ from odradek.replication.remote import BrokerUnavailableError
 from odradek.server.brokers.channel import TcpBrokerChannel
 from odradek.server.brokers.tls import connect_with_tls
 from odradek.server.config.broker import BrokerConfig
-from odradek.server.security.certificates import write_test_certificates
-from odradek.server.security.tests.support import tls_properties
-from odradek.server.security.tls_contexts import make_client_context, make_server_context
-from odradek.server.security.tls_layer import TlsError, TlsLayer
+from odradek.server.security.tls.certificates import write_test_certificates
+from odradek.server.security.tls.contexts import make_client_context, make_server_context
+from odradek.server.security.tls.layer import TlsError, TlsLayer
+from odradek.server.security.tls.tests.support import tls_properties
 from odradek.server.tests.broker_network import FakeNetwork, read_request, response_frame
 
 

@@ -14,7 +14,6 @@ from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.handlers.produce import produce
 from odradek.server.network.connection import Connection
 from odradek.server.request import CloseConnection, RequestContext
-from odradek.server.stages import Stages
 from odradek.server.tests.test_connection import Transport, frame
 from odradek.server.work.slices import Slices
 
@@ -49,17 +48,22 @@ def setting(monkeypatch):
 
 
 def noting(calls, name, error=None):
-    """A factory of checks that record their call, and raise `error`."""
+    """A stage that records its calls, and raises `error` instead of the call of the handler."""
 
-    def factory(api, version):
-        def check(context, request):
+    def stage(api, version, handler):
+        def wrapped(services, context, request):
             calls.append((name, api.name, version, request.group_id))
             if error is not None:
                 raise error
+            return handler(services, context, request)
 
-        return check
+        return wrapped
 
-    return factory
+    return stage
+
+
+def skip(api, version, handler):
+    return handler
 
 
 def ask(transport, connection):
@@ -70,43 +74,41 @@ def ask(transport, connection):
 
 def test_the_stages_run_in_order_before_the_handler(setting):
     calls, connect = setting
-    stages = Stages(noting(calls, "authenticate"), noting(calls, "authorize"), noting(calls, "quota"))
-    assert ask(*connect(stages)) == [(1, 0)]
-    names = ["authenticate", "authorize", "quota"]
-    assert calls == [*((name, "Heartbeat", 1, "g") for name in names), "handler"]
+    assert ask(*connect((noting(calls, "authorize"), noting(calls, "quota")))) == [(1, 0)]
+    assert calls == [("authorize", "Heartbeat", 1, "g"), ("quota", "Heartbeat", 1, "g"), "handler"]
 
 
 def test_a_refusal_prevents_later_stages_and_the_handler(setting):
     calls, connect = setting
     error = KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    stages = Stages(authorize=noting(calls, "authorize", error), quota=noting(calls, "quota"))
-    assert ask(*connect(stages)) == [(1, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
+    answers = ask(*connect((noting(calls, "authorize", error), noting(calls, "quota"))))
+    assert answers == [(1, ErrorCode.GROUP_AUTHORIZATION_FAILED)]
     assert [name for name, *_ in calls] == ["authorize"]
 
 
 def test_a_stage_may_close_the_connection(setting):
     calls, connect = setting
-    stages = Stages(authenticate=noting(calls, "authenticate", CloseConnection("unknown client")))
-    transport, connection = connect(stages)
+    transport, connection = connect((noting(calls, "authorize", CloseConnection("unknown client")),))
     assert ask(transport, connection) == []
     assert transport.closed
     assert "handler" not in calls
 
 
-def test_a_version_that_needs_no_check_has_none(setting):
+def test_a_version_that_needs_no_stage_has_none(setting):
     calls, connect = setting
-    assert ask(*connect(Stages(authorize=lambda api, version: None))) == [(1, 0)]
+    assert ask(*connect((skip,))) == [(1, 0)]
     assert calls == ["handler"]
 
 
-def test_without_checks_the_handler_is_called_directly_and_has_a_fast_path():
-    api = Dispatch(SimpleNamespace()).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
-    assert api.handle is produce
-    assert api.allows_fast_path
+def test_without_stages_the_handler_is_called_directly_and_has_a_fast_path():
+    for stages in ((), (skip,)):
+        api = Dispatch(SimpleNamespace(), stages=stages).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
+        assert api.handle is produce
+        assert api.allows_fast_path
 
 
-def test_a_check_disables_the_fast_path():
-    stages = Stages(authorize=lambda api, version: lambda context, request: None)
+def test_a_stage_disables_the_fast_path():
+    stages = (noting([], "authorize"),)
     api = Dispatch(SimpleNamespace(), stages=stages).find(api_code(PRODUCE_KEY, APIS[PRODUCE_KEY].last_version))
     assert api.handle is not produce
     assert not api.allows_fast_path

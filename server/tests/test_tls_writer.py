@@ -14,11 +14,11 @@ from odradek.server.config.broker import BrokerConfig
 from odradek.server.network import tls
 from odradek.server.network.tls import TlsTransport, TlsTransportFactory, TlsWriter
 from odradek.server.network.transport import ITERATION_LIMIT_BYTES, READ_BYTES, SocketWriter
-from odradek.server.security.certificates import write_test_certificates
-from odradek.server.security.tests.support import tls_properties
-from odradek.server.security.tls_contexts import make_client_context, make_server_context
-from odradek.server.security.tls_layer import TlsLayer
-from odradek.server.security.tls_settings import TlsSettings
+from odradek.server.security.tls.certificates import write_test_certificates
+from odradek.server.security.tls.contexts import make_client_context, make_server_context
+from odradek.server.security.tls.layer import TlsLayer
+from odradek.server.security.tls.settings import TlsSettings
+from odradek.server.security.tls.tests.support import tls_properties
 
 PART_BYTES = tls._PART_BYTES
 

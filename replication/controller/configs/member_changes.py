@@ -8,25 +8,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.replication.controller.configs.entity_changes import RACES
 from odradek.replication.controller.configs.nodes import config_operations
 from odradek.replication.controller.context import as_kafka_error
 from odradek.replication.controller.events import EventKind, EventLoop
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import ClusterMetadata
-from odradek.replication.metadata.store import (
-    BadVersionError,
-    MetadataStore,
-    MetadataStoreError,
-    NodeExistsError,
-    NoNodeError,
-    TransactionError,
-)
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, TransactionError
 
 T = TypeVar("T")
-
-_RACES = (BadVersionError, NodeExistsError, NoNodeError)
-"""Another broker created or removed the configuration, or an old notice, at the same time."""
 
 _ATTEMPTS = 5
 
@@ -60,7 +51,7 @@ class MemberConfigChanges:
                 await self._store.transaction(await config_operations(self._store, path, configs, self._now_ms()))
                 return
             except TransactionError as error:
-                if not isinstance(error.cause, _RACES) or attempt == _ATTEMPTS - 1:
+                if not isinstance(error.cause, RACES) or attempt == _ATTEMPTS - 1:
                     raise as_kafka_error(error) from error
             except MetadataStoreError as error:
                 raise as_kafka_error(error) from error

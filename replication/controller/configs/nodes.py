@@ -23,12 +23,15 @@ async def config_operations(
     exists = await store.exists(path) is not None
     operations: list[Operation] = [SetData(path, data) if exists else Create(path, data)]
     if store.is_shared:
-        operations += await _notices(store, path, now_ms)
+        operations += await config_notices(store, path, now_ms)
     return operations
 
 
-async def _notices(store: MetadataStore, path: str, now_ms: int) -> list[Operation]:
-    """Return a notice of the change, and the removal of some old ones."""
+async def config_notices(store: MetadataStore, path: str, now_ms: int) -> list[Operation]:
+    """Return a notice of the change of the configuration at `path`, and the removal of some old ones.
+
+    Raises MetadataStoreError.
+    """
     change = znodes.encode_config_change(path.removeprefix("/config/"))
     operations: list[Operation] = [Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)]
     for name in (await store.get_children(znodes.CONFIG_CHANGES))[:MAX_REMOVED_NOTICES]:

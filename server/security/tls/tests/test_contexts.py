@@ -9,12 +9,12 @@ import pytest
 from odradek.properties import PropertyError
 from odradek.server.config import InvalidConfigError, parse_config
 from odradek.server.config.broker import BrokerConfig
-from odradek.server.security.certificates import Authority, write_test_certificates
-from odradek.server.security.cipher_names import to_openssl
-from odradek.server.security.reloaded_context import CHECK_INTERVAL_S, ReloadedContext
-from odradek.server.security.tests.support import tls_properties
-from odradek.server.security.tls_contexts import make_client_context, make_server_context
-from odradek.server.security.tls_layer import TlsError, TlsLayer
+from odradek.server.security.tls.certificates import Authority, write_test_certificates
+from odradek.server.security.tls.cipher_names import to_openssl
+from odradek.server.security.tls.contexts import make_client_context, make_server_context
+from odradek.server.security.tls.layer import TlsError, TlsLayer
+from odradek.server.security.tls.reloaded_context import CHECK_INTERVAL_S, ReloadedContext
+from odradek.server.security.tls.tests.support import tls_properties
 
 NOW = datetime.now(UTC)
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates, load_pkcs12
 
-from odradek.server.security.jks import MAGIC, KeyStoreError, read_jks, recover_key
+from odradek.server.security.tls.jks import MAGIC, KeyStoreError, read_jks, recover_key
 
 PEM: Final = "PEM"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from odradek.properties import PropertyError
-from odradek.server.security.tls_settings import TlsSettings
+from odradek.server.security.tls.settings import TlsSettings
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_key_and_certificates
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_java_truststore as serialize_trust_store
 
-from odradek.server.security.certificates import Authority
-from odradek.server.security.jks import KeyStoreError
-from odradek.server.security.key_stores import (
+from odradek.server.security.tls.certificates import Authority
+from odradek.server.security.tls.jks import KeyStoreError
+from odradek.server.security.tls.key_stores import (
     read_key_store,
     read_pem_certificates,
     read_pem_key,

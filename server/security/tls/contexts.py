@@ -5,11 +5,11 @@ import ssl
 from typing import Final
 
 from odradek.properties import HIDDEN
-from odradek.server.security import key_stores
-from odradek.server.security.cipher_names import is_tls_13, to_openssl
-from odradek.server.security.jks import KeyStoreError
-from odradek.server.security.key_stores import PEM, KeyMaterial
-from odradek.server.security.tls_settings import TlsSettings
+from odradek.server.security.tls import key_stores
+from odradek.server.security.tls.cipher_names import is_tls_13, to_openssl
+from odradek.server.security.tls.jks import KeyStoreError
+from odradek.server.security.tls.key_stores import PEM, KeyMaterial
+from odradek.server.security.tls.settings import TlsSettings
 
 _VERSIONS: Final = {
     "TLSv1": ssl.TLSVersion.TLSv1,

@@ -1,0 +1,11 @@
+"""TLS of listeners and of connections between brokers.
+
+- `settings`: the properties `ssl.*` of one listener
+- `key_stores`: keys and certificates in PEM, PKCS12 and JKS files
+- `jks`: the format of Java's own key stores
+- `contexts`: TLS contexts made from the settings
+- `reloaded_context`: a context whose files may be replaced
+- `cipher_names`: Java's names of cipher suites
+- `certificates`: an authority and certificates for tests
+- `layer`: encryption and decryption of one connection, without I/O
+"""
