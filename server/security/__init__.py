@@ -2,5 +2,6 @@
 
 - `tls`: encryption, keys and certificates
 - `principal`: the identity of a client
+- `sasl`: proofs of this identity
 - `authorization`: what a principal may do
 """

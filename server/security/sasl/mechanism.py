@@ -1,0 +1,47 @@
+"""The interface of a SASL mechanism on the side of the broker. An exchange performs no I/O.
+
+Sources: RFC 4422; Kafka's SaslServerAuthenticator.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class SaslError(Exception):
+    """The client is not authenticated.
+
+    message: for the client, in the response with SASL_AUTHENTICATION_FAILED; it must not tell whether a user exists
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Authenticated(NamedTuple):
+    """The result of a successful exchange.
+
+    name: of the principal `User:<name>`
+    expires_ms: wall-clock time at which the credential expires; None if it does not
+    is_token_authenticated: the credential is a delegation token (KIP-48)
+    """
+
+    name: str
+    expires_ms: int | None = None
+    is_token_authenticated: bool = False
+
+
+class SaslExchange(Protocol):
+    """One authentication of one client.
+
+    authenticated: the result; None until the exchange has succeeded
+    """
+
+    authenticated: Authenticated | None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Process the client's next token; return the broker's, which may be empty. Raises SaslError."""
+
+
+MakeExchange = Callable[[], SaslExchange]
+"""Begins an exchange of one mechanism of one listener."""
