@@ -257,6 +257,18 @@ def test_a_topic_created_again_replaces_a_replica_that_was_removed_unnoticed(mem
     assert "directory=/data/t-0 renamed=/data/t-0." in caplog.text
 
 
+def test_a_role_that_precedes_the_metadata_of_a_topic_created_again_is_taken_when_it_is_repeated(member):
+    """A new controller sends roles before metadata, and this broker had missed the deletion of the topic."""
+    run_now(member.store.create(znodes.topic_path("t")))
+    member.lead(role(leader_epoch=2))
+    member.update(cached(leader_epoch=2))
+    member.update(epoch=2)
+    assert member.lead(role(), topic_id=OTHER_ID, epoch=2) == {0: ErrorCode.INCONSISTENT_TOPIC_ID}
+    member.update(cached(leader_epoch=0), topic_id=OTHER_ID, epoch=2)
+    assert member.lead(role(), topic_id=OTHER_ID, epoch=2) == {0: ErrorCode.NONE}
+    assert member.replicas.get("t", 0).topic_id == OTHER_ID
+
+
 def test_requests_of_an_earlier_controller_or_registration_change_nothing(member):
     assert member.lead(role(0), epoch=5) == {0: ErrorCode.NONE}
     for refused in (member.lead(role(1), epoch=4), member.stop(stopped(delete=True), epoch=4), member.update(epoch=4)):

@@ -3,7 +3,11 @@
 import pytest
 
 from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages.leader_and_isr import LeaderAndIsrResponse
+from odradek.protocol.messages.leader_and_isr import (
+    LeaderAndIsrResponse,
+    LeaderAndIsrResponseLeaderAndIsrPartitionError,
+    LeaderAndIsrResponseLeaderAndIsrTopicError,
+)
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
 from odradek.replication.controller.propagation.broker_queue import MAX_RESENDS_AFTER_ERROR
 from odradek.replication.controller.propagation.requests import ControlBatch
@@ -85,6 +89,32 @@ def test_roles_that_a_broker_did_not_apply_are_sent_again(world, later):
     end()
     send_to_the_end(world)
     assert world.fakes[2].roles == {("t", 0): (2, 0, (2, 3), (2, 3))}
+    assert not later
+
+
+def test_roles_that_a_broker_refused_because_of_a_deleted_topic_are_sent_again(world, later):
+    """It had missed the deletion, and a new controller sends roles before metadata. It kept no role in the new topic."""
+    fake = world.fakes[2]
+    apply = fake.leader_and_isr
+
+    async def refuse(request):
+        fake.leader_and_isr = apply
+        [topic] = request.topic_states
+        rows = [
+            LeaderAndIsrResponseLeaderAndIsrPartitionError(
+                partition_index=row.partition_index, error_code=ErrorCode.INCONSISTENT_TOPIC_ID
+            )
+            for row in topic.partition_states
+        ]
+        return LeaderAndIsrResponse(
+            topics=[LeaderAndIsrResponseLeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=rows)]
+        )
+
+    fake.leader_and_isr = refuse
+    create(world, "t", (2,))
+    assert fake.roles == {}
+    assert repeat(world, later) == 1000
+    assert fake.roles == {("t", 0): (2, 0, (2,), (2,))}
     assert not later
 
 

@@ -44,7 +44,7 @@ class PropagationListener(Protocol):
         """Handle a response without an error for these replicas, in an epoch of their broker."""
 
     def on_publication_failed(self) -> None:
-        """Handle requests that could not be built, or that a broker failed to apply."""
+        """Handle requests that could not be built, or that a broker did not apply."""
 
 
 class Propagation:
@@ -187,6 +187,14 @@ class Propagation:
                 listener.on_replicas_failed(broker_id, request.broker_epoch, failed)
             if online := _find_replicas(response, ErrorCode.NONE):
                 listener.on_replicas_online(broker_id, request.broker_epoch, online)
+            if refused := _find_replicas(response, ErrorCode.INCONSISTENT_TOPIC_ID):
+                # It has missed a deletion, as its cache has. With the metadata of this publication it takes the roles.
+                logger.warning(
+                    "a broker has replicas of deleted topics; everything is sent again broker=%d partitions=%d",
+                    broker_id,
+                    len(refused),
+                )
+                self._on_failure()
 
 
 def _find_replicas(response: LeaderAndIsrResponse, error: ErrorCode) -> ReplicasOfBroker:
