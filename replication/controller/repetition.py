@@ -1,4 +1,4 @@
-"""Repetition of failed work of the controller, at growing intervals."""
+"""Repetition of failed work, at growing intervals."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, Final

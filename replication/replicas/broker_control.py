@@ -40,6 +40,7 @@ from odradek.replication.controller.propagation.requests import (
     LEADER_DURING_DELETE,
     ControlRequest,
 )
+from odradek.replication.controller.repetition import Repetition, RunLater
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import (
     NO_BROKER_EPOCH,
@@ -78,6 +79,7 @@ class BrokerControl:
     count_partitions: returns the number of a topic's partitions in the metadata store. Raises MetadataStoreError
     list_topics: returns the names of the topics in the metadata store. Raises MetadataStoreError
     find_broker_epoch: returns the epoch of this broker's registration
+    run_later: runs a coroutine function after a delay in ms
     """
 
     def __init__(
@@ -91,6 +93,8 @@ class BrokerControl:
         find_broker_epoch: Callable[[], int],
         count_partitions: Callable[[str], Awaitable[int]],
         list_topics: Callable[[], Awaitable[Collection[str]]],
+        run_later: RunLater,
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -104,6 +108,9 @@ class BrokerControl:
         self._controller_epoch = 0
         # The epochs of the controller and of this broker in which the cache was compared with the store.
         self._compared_in = _NO_EPOCHS
+        self._comparison = Repetition(
+            run_later, lambda: self._compare_with_store(self._find_broker_epoch()), monotonic_ms
+        )
 
     async def leader_and_isr(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Take the roles in partitions that the controller assigns. Raises KafkaError if the store fails."""
@@ -336,11 +343,14 @@ class BrokerControl:
         try:
             stored = await self._list_topics()
         except MetadataStoreError as error:
-            if not isinstance(error, SessionExpiredError):
-                logger.warning("cannot compare the metadata cache with the store; trying again later: %s", error)
             if self._compared_in == epochs:
                 self._compared_in = _NO_EPOCHS
+            # The first request in the next session begins another comparison.
+            if not isinstance(error, SessionExpiredError):
+                logger.warning("cannot compare the metadata cache with the store; trying again later: %s", error)
+                self._comparison.schedule()
             return
+        self._comparison.succeed()
         deleted = [topic for topic in cached if topic.name not in stored]
         if deleted:
             self._events.post(EventKind.REPLICAS, "remove deleted topics", lambda: self._remove_deleted(deleted))

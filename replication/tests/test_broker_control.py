@@ -61,6 +61,7 @@ class Member:
 
     def __init__(self, directories=("/data",)):
         self.broker_epoch = BROKER_EPOCH
+        self.delayed = []
         self.server = MemoryMetadataServer()
         self.store = self.server.connect()
         run_now(prepare_store(self.store, "a-cluster"))
@@ -83,6 +84,8 @@ class Member:
             lambda: self.broker_epoch,
             partial(count_partitions, self.store),
             partial(list_topics, self.store),
+            lambda delay_ms, task: self.delayed.append((delay_ms, task)),
+            lambda: 0,
         )
 
     def lead_request(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
@@ -693,6 +696,26 @@ def test_the_cache_is_compared_with_the_store_again_after_the_store_failed(membe
     assert "access is denied" in caplog.text
     assert list(member.cache.topics) == ["gone"]
     assert member.update(epoch=2) == ErrorCode.NONE
+    assert not member.cache.topics
+
+
+def test_the_comparison_with_a_store_that_failed_is_repeated_without_another_request(member, monkeypatch):
+    """Nothing changed in the cluster, and clients got the deleted topic for hours."""
+    member.update(cached(0), topic="gone", topic_id=OTHER_ID)
+
+    async def fail(path, watch=None):
+        raise StoreUnavailableError("access is denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(member.store, "get_children", fail)
+        member.update(epoch=2)
+        for expected_ms in (1000, 2000):
+            [(delay_ms, task)] = member.delayed
+            assert delay_ms == expected_ms
+            member.delayed.clear()
+            run_now(task())
+    [(_, task)] = member.delayed
+    run_now(task())
     assert not member.cache.topics
 
 

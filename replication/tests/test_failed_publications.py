@@ -93,7 +93,7 @@ def test_roles_that_a_broker_did_not_apply_are_sent_again(world, later):
 
 
 def test_roles_that_a_broker_refused_because_of_a_deleted_topic_are_sent_again(world, later):
-    """It had missed the deletion, and a new controller sends roles before metadata. It kept no role in the new topic."""
+    """It had missed the deletion, and a new controller sends roles before metadata. It got no role in the new topic."""
     fake = world.fakes[2]
     apply = fake.leader_and_isr
 

@@ -352,6 +352,8 @@ class ClusterMembership:
             lambda: self.broker_epoch,
             partial(count_partitions, self._store),
             partial(list_topics, self._store),
+            self._delayed_tasks.run_later,
+            self._environment.monotonic_ms,
         )
         for image in (self._controller.image, self._metadata):
             image.listeners.append(self._watch_peers)
