@@ -9,7 +9,16 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 
 from odradek.log.background import parallel
-from odradek.log.background.tasks import Done, Job, RunAll, RunInThread, Schedule, Sweep, run_inline
+from odradek.log.background.tasks import (
+    SHORTAGE_RETRY_MS,
+    Done,
+    Job,
+    RunAll,
+    RunInThread,
+    Schedule,
+    Sweep,
+    run_inline,
+)
 from odradek.log.compaction.cleaner import Cleaner
 from odradek.log.compaction.run import Worker
 from odradek.log.config import LogConfig
@@ -115,6 +124,8 @@ class LogManager:
         self._cleaning: Job | None = None
         # Logs whose truncation is in progress: a move does not replace them meanwhile.
         self._truncating: set[Key] = set()
+        # Where logs are moved as soon as their last move has ended: the paths of the last requests.
+        self._next_moves: dict[Key, str] = {}
 
         self.schedule = Schedule(monotonic)
         self.table = LogTable(paths)
@@ -443,6 +454,7 @@ class LogManager:
         """
         key = (topic, partition)
         self.schedule.now_ms = now_ms
+        self._next_moves.pop(key, None)
         future = self.table.future_logs.get(key)
         if future is not None and future.log_directory != path:
             self.moves.cancel(key)
@@ -451,7 +463,7 @@ class LogManager:
             return
         if self.moves.is_ending(key):
             # `path` may be the directory that the log has left, which is not removed yet.
-            self.schedule.once(_NEXT_MOVE_MS, partial(self._move_again, topic, partition, path))
+            self._move_later(key, path, _NEXT_MOVE_MS)
             return
         if len(self.online_directories) < len(self.directories):
             raise KafkaError(
@@ -466,11 +478,23 @@ class LogManager:
             raise
         self.moves.begin(key)
 
-    def _move_again(self, topic: str, partition: int, path: str) -> None:
+    def _move_later(self, key: Key, path: str, delay_ms: int) -> None:
+        self._next_moves[key] = path
+        self.schedule.once(delay_ms, partial(self._move_again, key, path))
+
+    def _move_again(self, key: Key, path: str) -> None:
+        """Move a log that could not be moved when that was requested, unless a later request has another directory."""
+        if self._next_moves.get(key) != path:
+            return
         try:
-            self.move_log(topic, partition, path, self.schedule.now_ms)
+            self.move_log(*key, path, self.schedule.now_ms)
+        except ShortageError as error:
+            logger.error(
+                "replica is not moved yet; retrying later partition=%s-%d log_directory=%s: %s", *key, path, error
+            )
+            self._move_later(key, path, SHORTAGE_RETRY_MS)
         except KafkaError as error:
-            logger.error("replica is not moved partition=%s-%d log_directory=%s: %s", topic, partition, path, error)
+            logger.error("replica is not moved partition=%s-%d log_directory=%s: %s", *key, path, error)
 
     def prefer_directory(self, topic: str, partition: int, path: str) -> None:
         """Create the log of a partition in the log directory `path`, when that is created."""
@@ -490,6 +514,7 @@ class LogManager:
         """Remove the state of a log that is not served any more, and its future log."""
         self.cleaner.forget(key)
         self.moves.deleted(key)
+        self._next_moves.pop(key, None)
 
     def mark_stray(self, topic: str, partition: int) -> None:
         """Stop serving a log that belongs to no topic of the cluster, and rename its directory, which is kept.

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
 from odradek.log.moves.move import ReplicaMove
 from odradek.log.partition_log import PartitionLog
@@ -207,6 +208,45 @@ def test_a_shortage_does_not_keep_the_old_directory():
     threads.run()
     assert folders(fs, home) == ["t-0-delete"]
     assert not manager.moves.is_ending(KEY)
+
+
+def move_back_short_of_space(is_repeated: bool) -> tuple[LogManager, Threads, str]:
+    """Return a manager that could not begin to move a log back home, after the request for that had succeeded."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    home = log.log_directory
+    move_until_served(manager, log, threads)
+    manager.move_log(*KEY, home, 0)
+    threads.run()
+    fs.fail("create", error=errno.ENOSPC, path_contains="-future")
+    run_until(manager, 0, 200)
+    assert KEY not in manager.table.future_logs
+    if is_repeated:
+        run_until(manager, 200, 6_000)
+        threads.run()
+    return manager, threads, home
+
+
+def test_a_shortage_does_not_end_a_move_that_waits_for_the_last_one():
+    """The client had got success."""
+    manager, _, home = move_back_short_of_space(is_repeated=True)
+    assert (served(manager).log_directory, values(served(manager))) == (home, numbered(200))
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_move_that_was_short_of_space_is_not_repeated_after_another_request_or_a_deletion(is_deleted):
+    manager, threads, home = move_back_short_of_space(is_repeated=False)
+    directory = served(manager).log_directory
+    if is_deleted:
+        manager.delete_log(*KEY)
+        manager.prefer_directory(*KEY, directory)
+        manager.create_log(*KEY, NEW_ID, 0)
+    else:
+        manager.move_log(*KEY, directory, 200)
+    run_until(manager, 200, 6_000)
+    threads.run()
+    assert served(manager).log_directory == directory != home
 
 
 def test_a_shortage_does_not_keep_the_copy_of_a_cancelled_move():
