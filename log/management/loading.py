@@ -84,6 +84,7 @@ class FoundFutureLog(NamedTuple):
 class _LoadedLog(NamedTuple):
     """Result of opening one log. Without `log` and `failure` it was not opened, because it belongs to another topic.
 
+    `is_marked`: the log has the mark of a move that has not replaced it
     `has_new_point`: the start must write the recovery point and `cleaned_to` to the checkpoints.
     """
 
@@ -94,6 +95,7 @@ class _LoadedLog(NamedTuple):
     cleaned_to: int | None
     failure: Exception | None
     report: RecoveryReport
+    is_marked: bool = False
     has_new_point: bool = False
 
 
@@ -150,6 +152,10 @@ class LogLoader:
         for loaded in sorted(self._loaded, key=lambda one: one.path):
             self._register(loaded)
             report.add(loaded.report)
+        # Not before: of two logs of one partition, which prevent the start, the mark shows the older one.
+        for loaded in self._loaded:
+            if loaded.is_marked:
+                self._remove_mark(loaded)
         changed = {loaded.path.rpartition("/")[0] for loaded in self._loaded if loaded.has_new_point}
         for path in sorted(changed):
             self._write_checkpoints(self._log_dirs.by_path[path])
@@ -254,11 +260,8 @@ class LogLoader:
             renamed = self._retirement.rename(replaced.path, replaced.key, DELETE_SUFFIX)
             self._retirement.remove_tree_later(renamed, file_delete_delay_ms)
 
-    def _retain_marked(self, found: _LogToOpen) -> None:
-        """Remove the mark of a log that no move has replaced.
-
-        Raises ReplacedLogError if the new log may be in an offline log directory, OSError.
-        """
+    def _check_marked(self, found: _LogToOpen) -> None:
+        """Raise ReplacedLogError if a move may have replaced a marked log by one in an offline log directory."""
         offline = [path for path, directory in self._log_dirs.by_path.items() if directory.failure is not None]
         if offline:
             raise ReplacedLogError(
@@ -271,8 +274,20 @@ class LogLoader:
                 "records are lost directory=%s",
                 found.path,
             )
-        remove_if_exists(self._fs, f"{found.path}/{REPLACED_REPLICA_FILE}")
-        self._fs.sync_directory(found.path)
+
+    def _remove_mark(self, loaded: _LoadedLog) -> None:
+        """Remove the mark of a log if it is served. Raises ExhaustedError; other failures fail the directory."""
+        log = self._table.logs.get(loaded.key)
+        if log is None or log.directory != loaded.path:
+            return
+        try:
+            remove_if_exists(self._fs, f"{log.directory}/{REPLACED_REPLICA_FILE}")
+            self._fs.sync_directory(log.directory)
+        except OSError as error:
+            failure = storage_error(log.log_directory, f"loading {log.directory} failed: {error}", error)
+            if isinstance(failure, ExhaustedError):
+                raise failure from error
+            self._log_dirs.fail(log.log_directory, failure)
 
     def _classify(self, directory: LogDirectory, entry: PartitionDirectory, known: KnownPartitions) -> DirectoryKind:
         if entry.suffix:
@@ -296,14 +311,16 @@ class LogLoader:
     def _open(self, found: _LogToOpen, config: LogConfig, now_ms: int) -> _LoadedLog:
         directory, key, path, stored_topic_id, offsets = found
         topic_id = log = new_cleaned_to = None
+        is_marked = False
         failure: Exception | None = None
         report = RecoveryReport()
         try:
             topic_id = read_topic_id(self._fs, path, is_clean=directory.was_clean)
             if stored_topic_id is not None and topic_id not in (None, stored_topic_id):
                 return _LoadedLog(key, path, None, topic_id, None, None, report)
-            if self._is_marked(found):
-                self._retain_marked(found)
+            is_marked = self._is_marked(found)
+            if is_marked:
+                self._check_marked(found)
             log = open_partition_log(
                 self._fs,
                 path,
@@ -330,7 +347,8 @@ class LogLoader:
         except DiskFullError as error:
             failure = _disk_full_at_start(directory, error)
         cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key) if new_cleaned_to is None else new_cleaned_to
-        return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, new_cleaned_to is not None)
+        has_new_point = new_cleaned_to is not None
+        return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, is_marked, has_new_point)
 
     def _attribute_gaps(
         self, found: _LogToOpen, config: LogConfig, log: PartitionLog, report: RecoveryReport

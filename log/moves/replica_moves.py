@@ -86,11 +86,21 @@ class ReplicaMoves:
                 self._stop(key, is_removed=False)
 
     def close(self) -> None:
-        """Run no further step. The next start resumes the moves."""
+        """Run no further step, and remove marks. Blocks. The next start resumes the moves.
+
+        A mark that a thread is writing at this moment may remain. Then the next start does not serve the log if another
+        log directory is offline.
+        """
         self._is_closed = True
         for run in self._running.values():
             if run.steps is not None and not run.is_advancing:
                 run.steps.close()
+            move = run.move
+            if move.is_marked and not move.is_replaced and move.current.failure is None:
+                try:
+                    move.unmark()
+                except (LogDirFailure, ShortageError) as error:
+                    self._parts.log_dirs.work_failed(move.current.log_directory, error)
 
     def _moves_of(self, key: Key) -> list[ReplicaMove]:
         run = self._running.get(key)

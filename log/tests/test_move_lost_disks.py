@@ -161,6 +161,34 @@ def test_a_move_that_ends_removes_its_mark(is_cancelled):
     assert values(served(open_manager(fs))) == numbered(200)
 
 
+def test_a_clean_stop_removes_the_mark_of_a_move():
+    """Otherwise the log would not be served if another log directory is offline at the next start."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    run_until_marked(fs, threads, log)
+    manager.close(0)
+    assert not is_marked(fs, log)
+    fs.lost.add(other(log))
+    assert values(served(open_manager(fs))) == numbered(200)
+
+
+def test_a_start_that_is_refused_keeps_the_mark_of_a_replaced_log():
+    """The mark shows which of two logs is the older one. A third one, from a backup, prevents the start."""
+    fs = MemoryFileSystem()
+    moved = crash_between_the_renames(fs)
+    fs.make_directory("/data/c")
+    manager = opened(fs, ("/data/c",), SMALL_SEGMENTS, ids={"t": TOPIC_ID})
+    append(manager.create_log(*KEY, TOPIC_ID, 0), b"old")
+    manager.close(0)
+    with pytest.raises(DuplicateLogError):
+        opened(fs, (A, B, "/data/c"), SMALL_SEGMENTS, ids={"t": TOPIC_ID})
+    fs.remove_tree("/data/c/t-0")
+    again = opened(fs, (A, B, "/data/c"), SMALL_SEGMENTS, ids={"t": TOPIC_ID})
+    assert (served(again).log_directory, values(served(again))) == (moved.log_directory, numbered(205))
+
+
 def test_a_shortage_does_not_keep_the_mark_of_a_move_that_ends():
     """Until the next move, a start without the other log directory would not have served the log."""
     fs, threads = MemoryFileSystem(), Threads()
