@@ -98,7 +98,15 @@ class Chaos:
         servers = self._cluster.bootstrap_servers
         seen = {isolation: Sightings() for isolation in ISOLATIONS}
         readers = [
-            AssignedReader(isolation, servers, TOPIC, TOPICS[TOPIC], of, isolation=isolation)
+            AssignedReader(
+                isolation,
+                servers,
+                TOPIC,
+                TOPICS[TOPIC],
+                of,
+                isolation=isolation,
+                log_path=self._directory / f"reader-{isolation}.log",
+            )
             for isolation, of in seen.items()
         ]
         writers = self._make_writers(servers)

@@ -1,8 +1,10 @@
 """Consumers that read continuously, and a watcher of committed offsets."""
 
+import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
@@ -13,9 +15,12 @@ from kafka.errors import KafkaError
 from kafka.structs import OffsetAndMetadata
 
 from compat_tests.kill.history import CommittedOffsets, Sightings
+from compat_tests.kill.rdkafka_state import describe_ends, describe_statistics
 from compat_tests.kill.stacks import format_stack
 from compat_tests.kill.writers import KAFKA_PYTHON, LIBRDKAFKA
 from compat_tests.limits import ANSWERS_S
+
+STATISTICS_MS = 5000
 
 
 class Reader(ABC):
@@ -40,7 +45,12 @@ class Reader(ABC):
     def join(self) -> None:
         self._thread.join(ANSWERS_S)
         if self._thread.is_alive():
-            self.troubles.append(f"{self.name} did not end in {ANSWERS_S} s\n{format_stack(self._thread)}")
+            state = "\n".join([f"{self.name} did not end in {ANSWERS_S} s", *self._describe()])
+            self.troubles.append(f"{state}\n{format_stack(self._thread)}")
+
+    def _describe(self) -> list[str]:
+        """Return lines about a reader that hangs."""
+        return []
 
     def _run_guarded(self) -> None:
         try:
@@ -143,7 +153,10 @@ class KafkaPythonGroupReader(GroupReader):
 
 
 class AssignedReader(Reader):
-    """Reads every partition; offsets only increase."""
+    """Reads every partition; offsets only increase.
+
+    log_path: receives librdkafka's log, which has the reason if the consumer cannot be closed
+    """
 
     def __init__(
         self,
@@ -154,41 +167,68 @@ class AssignedReader(Reader):
         seen: Sightings,
         *,
         isolation: str = "read_uncommitted",
+        log_path: Path | None = None,
     ) -> None:
         super().__init__(name, bootstrap, topic)
         self._partitions = partitions
         self._seen = seen
         self._isolation = isolation
+        self._log_path = log_path
+        self._last: dict[int, int] = defaultdict(lambda: -1)
+        self._is_closing = False
+        self._statistics = ""
 
     def _run(self) -> None:
-        consumer = confluent_kafka.Consumer(
-            {
-                **LIBRDKAFKA,
-                "bootstrap.servers": self._bootstrap,
-                "group.id": f"{self.name}-commits-nothing",
-                "isolation.level": self._isolation,
-                "auto.offset.reset": "error",
-                "enable.auto.commit": False,
-                "fetch.wait.max.ms": 100,
-                "fetch.error.backoff.ms": 20,
-            }
-        )
+        consumer = self._make_consumer()
         consumer.assign([TopicPartition(self._topic, p, 0) for p in range(self._partitions)])
-        last: dict[int, int] = defaultdict(lambda: -1)
         try:
             while not self._stopping.is_set():
                 for message in consumer.consume(500, timeout=0.1):
-                    self._take(message, last)
+                    self._take(message)
         finally:
+            self._is_closing = True
             consumer.close()
 
-    def _take(self, message: Any, last: dict[int, int]) -> None:
+    def _make_consumer(self) -> Any:
+        config: dict[str, Any] = {
+            **LIBRDKAFKA,
+            "bootstrap.servers": self._bootstrap,
+            "group.id": f"{self.name}-commits-nothing",
+            "isolation.level": self._isolation,
+            "auto.offset.reset": "error",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 20,
+            "statistics.interval.ms": STATISTICS_MS,
+            "stats_cb": self._keep_statistics,
+        }
+        if self._log_path is None:
+            return confluent_kafka.Consumer(config)
+        logger = logging.Logger(self.name)
+        handler = logging.FileHandler(self._log_path)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+        logger.addHandler(handler)
+        return confluent_kafka.Consumer({**config, "log_level": 7, "debug": "broker,cgrp,topic"}, logger=logger)
+
+    def _keep_statistics(self, statistics: str) -> None:
+        """Keep librdkafka's statistics, of which there are more while it closes the consumer."""
+        self._statistics = statistics
+
+    def _describe(self) -> list[str]:
+        state = "closing its consumer" if self._is_closing else "reading"
+        return [
+            f"it is {state}; last offsets read: {dict(self._last)}; librdkafka's log: {self._log_path}",
+            *describe_ends(self._bootstrap, self._topic, self._partitions, self._isolation),
+            *describe_statistics(self._statistics),
+        ]
+
+    def _take(self, message: Any) -> None:
         error = message.error()
         if error is not None:
             if error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
                 self.troubles.append(f"{self.name}: {error}")
             return
-        partition, offset = message.partition(), message.offset()
+        partition, offset, last = message.partition(), message.offset(), self._last
         if offset <= last[partition]:
             self.troubles.append(f"{self.name}: offset {offset} of {partition} came after {last[partition]}")
         last[partition] = offset

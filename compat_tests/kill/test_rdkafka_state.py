@@ -1,0 +1,64 @@
+"""The report of a librdkafka consumer that hangs."""
+
+import json
+import threading
+
+import pytest
+
+from compat_tests.kill import rdkafka_state, readers
+from compat_tests.kill.history import Sightings
+from compat_tests.kill.readers import AssignedReader
+from odradek.server.cluster_tools.zookeeper_server import find_port
+
+STATISTICS = {
+    "time": 1795821806,
+    "brokers": {"host:1/1": {"state": "UP", "waitresp_cnt": 1, "rxbytes": 5}},
+    "topics": {"t": {"partitions": {"0": {"leader": 2, "fetch_state": "stopping", "next_offset": 7, "txmsgs": 0}}}},
+    "cgrp": {"state": "term", "join_state": "wait-unassign-to-complete", "rebalance_cnt": 0},
+}
+
+
+@pytest.fixture
+def no_waits(monkeypatch):
+    monkeypatch.setattr(readers, "ANSWERS_S", 0)
+    monkeypatch.setattr(rdkafka_state, "ENDS_S", 0.1)
+
+
+class HangingReader(AssignedReader):
+    def __init__(self):
+        super().__init__("reader", f"127.0.0.1:{find_port()}", "t", 1, Sightings())
+        self.is_hanging = threading.Event()
+        self.end = threading.Event()
+
+    def _run(self):
+        self._last[0] = 6
+        self._keep_statistics(json.dumps(STATISTICS))
+        self._is_closing = True
+        self.is_hanging.set()
+        self.end.wait()
+
+
+def test_a_reader_that_hangs_reports_its_state_and_that_of_the_brokers(no_waits):
+    reader = HangingReader()
+    reader.start()
+    reader.is_hanging.wait()
+    reader.stop()
+    reader.join()
+    reader.end.set()
+    [trouble] = reader.troubles
+    lines = trouble.splitlines()
+    assert lines[:2] == [
+        "reader did not end in 0 s",
+        "it is closing its consumer; last offsets read: {0: 6}; librdkafka's log: None",
+    ]
+    assert lines[2].startswith("brokers do not return the ends of t-0: ")
+    assert lines[3:6] == [
+        "statistics of 1795821806 s (Unix time): group: state=term join_state=wait-unassign-to-complete",
+        "broker host:1/1: state=UP waitresp_cnt=1",
+        "partition t-0: leader=2 fetch_state=stopping next_offset=7",
+    ]
+    assert "in _run" in trouble
+
+
+def test_a_reader_without_statistics_is_reported():
+    assert list(rdkafka_state.describe_statistics("")) == ["there are no statistics"]
