@@ -137,18 +137,41 @@ class OffsetStore:
         table = self.pending.pop(producer_id, None)
         if table is None:
             return
-        for group_id, topic, partition, committed in table.items():
-            if not is_replicated:
-                self._save_state(group_id, topic, partition, offset)
-            producers = self._open[group_id][topic, partition]
-            producers.discard(producer_id)
-            if not producers:
-                del self._open[group_id][topic, partition]
-                self._remove_if_empty(group_id)
-            if is_commit:
-                current = self.visible.get(group_id, topic, partition)
-                if current is None or committed.record_offset > current.record_offset:
-                    self.visible.put(group_id, topic, partition, committed)
+        # Without calls for each offset: a transaction may have 10,000.
+        for group_id, topics in table.groups.items():
+            open_of_group = self._open[group_id]
+            for topic, partitions in topics.items():
+                visible = self.visible.groups.get(group_id, {}).get(topic, {})
+                if not is_replicated:
+                    self._save_pending(group_id, topic, partitions, visible, offset)
+                for partition in partitions:
+                    producers = open_of_group[topic, partition]
+                    producers.discard(producer_id)
+                    if not producers:
+                        del open_of_group[topic, partition]
+                if is_commit:
+                    later = {
+                        partition: committed
+                        for partition, committed in partitions.items()
+                        if partition not in visible or committed.record_offset > visible[partition].record_offset
+                    }
+                    if later:
+                        self.visible.groups.setdefault(group_id, {}).setdefault(topic, {}).update(later)
+            self._remove_if_empty(group_id)
+
+    def _save_pending(
+        self, group_id: str, topic: str, partitions: Iterable[int], visible: Partitions, offset: int
+    ) -> None:
+        """Save the states of partitions that have pending offsets, as `_save_state` does."""
+        of_group = self._unreplicated.setdefault(group_id, {})
+        for partition in partitions:
+            key = (topic, partition)
+            change = UnreplicatedChange(offset, visible.get(partition), True)
+            if key in of_group:
+                of_group[key].append(change)
+            else:
+                of_group[key] = deque((change,))
+            self._unreplicated_keys.append((offset, group_id, key))
 
     def replicated_up_to(self, end_offset: int) -> None:
         """Discard the saved states of records below `end_offset`, which are replicated."""
