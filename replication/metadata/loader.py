@@ -16,7 +16,7 @@ from odradek.replication.metadata.image import (
     TopicMetadata,
 )
 from odradek.replication.metadata.store import Check, MetadataStore, Node, NoNodeError, StoreDamagedError, Watcher
-from odradek.replication.pauses import Pause, no_pause
+from odradek.replication.pauses import Pause, in_slices, no_pause
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 NODES_PER_READ: Final = 100
 """So many reads are in flight together, at most. An embedded store reads so many nodes in about 1 ms."""
+
+_PARTITIONS_PER_PAUSE: Final = 500
 
 StateWrites = dict[tuple[str, int], int]
 """By topic and partition, the transaction that wrote the partition's state last (ZooKeeper's mzxid)."""
@@ -167,16 +169,15 @@ async def _load_states(
     pause: Pause,
     writes: StateWrites | None = None,
 ) -> list[TopicMetadata]:
-    decoders = {
-        znodes.state_path(name, index): partial(_decode_state, topic, index)
-        for name, topic in assignments.items()
-        for index in range(len(topic.replicas))
-    }
+    decoders: dict[str, Callable[[Node], tuple[PartitionMetadata, int]]] = {}
+    for name, topic in assignments.items():
+        async for index in in_slices(range(len(topic.replicas)), _PARTITIONS_PER_PAUSE, pause):
+            decoders[znodes.state_path(name, index)] = partial(_decode_state, topic, index)
     states = await read_nodes(store, decoders, pause)
     topics = []
     for name, topic in assignments.items():
         partitions = []
-        for index in range(len(topic.replicas)):
+        async for index in in_slices(range(len(topic.replicas)), _PARTITIONS_PER_PAUSE, pause):
             state = states.get(znodes.state_path(name, index))
             if state is None:
                 partitions.append(PartitionMetadata(NO_LEADER, 0, topic.replicas[index], ()))

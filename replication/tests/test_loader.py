@@ -7,7 +7,7 @@ import pytest
 from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
-from odradek.replication.metadata.loader import count_partitions, is_deleted
+from odradek.replication.metadata.loader import count_partitions, is_deleted, load_topic
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import NoNodeError, run_now
 
@@ -66,3 +66,16 @@ def test_a_topic_that_is_being_deleted_is_deleted_unless_it_is_reassigned_before
 def test_the_partitions_of_a_topic_are_counted_at_the_latest_state(session):
     assert run_now(count_partitions(session, "t")) == 3
     assert run_now(count_partitions(session, "u")) == 0
+
+
+def test_the_partitions_of_a_large_topic_are_loaded_in_steps(session):
+    """Besides the pauses between nodes, of which only the topic's own exists here."""
+    count, pauses = 2000, []
+    partitions = (PartitionMetadata(NO_LEADER, 0, (1, 2), ()),) * count
+    run_now(session.store.create(znodes.topic_path("u"), znodes.encode_topic(ID, partitions)))
+
+    async def pause():
+        pauses.append(1)
+
+    assert len(run_now(load_topic(session.store, "u", pause)).partitions) == count
+    assert len(pauses) >= 2 * count // 500
