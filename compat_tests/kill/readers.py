@@ -16,7 +16,7 @@ from kafka.structs import OffsetAndMetadata
 
 from compat_tests.kill.history import CommittedOffsets, Sightings
 from compat_tests.kill.rdkafka_state import describe_ends, describe_statistics
-from compat_tests.kill.stacks import format_stack
+from compat_tests.kill.stacks import describe_library_stacks, format_stack
 from compat_tests.kill.writers import KAFKA_PYTHON, LIBRDKAFKA
 from compat_tests.limits import ANSWERS_S
 
@@ -220,6 +220,7 @@ class AssignedReader(Reader):
             f"it is {state}; last offsets read: {dict(self._last)}; librdkafka's log: {self._log_path}",
             *describe_ends(self._bootstrap, self._topic, self._partitions, self._isolation),
             *describe_statistics(self._statistics),
+            *describe_library_stacks(self._thread),
         ]
 
     def _take(self, message: Any) -> None:

@@ -1,6 +1,7 @@
 """The report of a librdkafka consumer that hangs."""
 
 import json
+import shutil
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from compat_tests.kill import rdkafka_state, readers
 from compat_tests.kill.history import Sightings
 from compat_tests.kill.readers import AssignedReader
+from compat_tests.kill.stacks import select_library_stacks
 from odradek.server.cluster_tools.zookeeper_server import find_port
 
 STATISTICS = {
@@ -20,6 +22,7 @@ STATISTICS = {
 
 @pytest.fixture
 def no_waits(monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(readers, "ANSWERS_S", 0)
     monkeypatch.setattr(rdkafka_state, "ENDS_S", 0.1)
 
@@ -57,7 +60,36 @@ def test_a_reader_that_hangs_reports_its_state_and_that_of_the_brokers(no_waits)
         "broker host:1/1: state=UP waitresp_cnt=1",
         "partition t-0: leader=2 fetch_state=stopping next_offset=7",
     ]
+    assert lines[6].startswith("gdb is not installed")
     assert "in _run" in trouble
+
+
+GDB = """\
+[New LWP 12]
+Thread 4 (Thread 0x7fdb651ff6c0 (LWP 13) "python"):
+#0  __GI___poll (fds=0x7fdb66ac48a0) at poll.c:29
+#1  0x00007fdb65abda4c in rd_kafka_consume_batch_queue () from librdkafka.so
+
+Thread 3 (Thread 0x7fdb651ff6c1 (LWP 12) "rdk:broker1"):
+#0  __futex_abstimed_wait_common64 (private=0) at futex-internal.c:57
+#1  0x00007fdb65affdb1 in rd_kafka_q_pop_serve0 () from librdkafka.so
+#2  0x00007fdb65ae23b1 in rd_kafka_broker_consumer_serve () from librdkafka.so
+
+Thread 2 (Thread 0x7fdb651ff6c2 (LWP 11) "python"):
+#0  0x00007fdb66d1a26f in pthread_join () from libc.so
+#1  0x00007fdb65abda4d in rd_kafka_destroy_app[localalias] () from librdkafka.so
+#2  0x00007fdb65abda4e in Consumer_close () from cimpl.so
+
+Thread 1 (Thread 0x7fdb6746db80 (LWP 10)):
+#0  0x00007fdb66d1a26f in rd_kafka_other () from librdkafka.so
+"""
+
+
+def test_the_stacks_of_librdkafka_are_those_of_its_threads_and_of_its_caller():
+    assert list(select_library_stacks(GDB, 11)) == [
+        "rdk:broker1: rd_kafka_q_pop_serve0 < rd_kafka_broker_consumer_serve",
+        "the calling thread: rd_kafka_destroy_app",
+    ]
 
 
 def test_a_reader_without_statistics_is_reported():
