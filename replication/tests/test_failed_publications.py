@@ -9,6 +9,7 @@ from odradek.protocol.messages.leader_and_isr import (
     LeaderAndIsrResponseLeaderAndIsrTopicError,
 )
 from odradek.protocol.messages.stop_replica import StopReplicaResponse
+from odradek.protocol.messages.update_metadata import UpdateMetadataResponse
 from odradek.replication.controller.propagation.broker_queue import MAX_RESENDS_AFTER_ERROR
 from odradek.replication.controller.propagation.requests import ControlBatch
 from odradek.replication.controller.repetition import LONGEST_REPETITION_MS
@@ -165,3 +166,54 @@ def test_a_failure_long_after_the_last_repetition_is_repeated_soon(world, later)
     world.monotonic_ms += LONGEST_REPETITION_MS + 1
     controller.on_publication_failed()
     assert repeat(world, later) == 1000
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_deletion_that_a_broker_has_not_got_yet_is_not_dropped_with_the_repetition(world, later, is_created_again):
+    """The broker returned the topic to clients until the next controller: only deletions in progress were repeated."""
+    create(world, "t", (2,))
+    fake, waiter = world.fakes[3], world.executor.waiter()
+    apply = fake.update_metadata
+
+    async def wait(request):
+        await waiter
+        return await apply(request)
+
+    fake.update_metadata = wait
+    create(world, "slow", (2,))
+    assert delete(world, "t") == {}
+    assert nodes(world, znodes.TOPICS) == ["slow"]
+    world.active.controller.on_publication_failed()
+    if is_created_again:
+        create(world, "t", (2,))
+    repeat(world, later)
+    fake.update_metadata = apply
+    waiter.callback(None)
+    world.take()
+    world.executor.finish()
+    expected = {("slow", 0), ("t", 0)} if is_created_again else {("slow", 0)}
+    assert set(fake.cache) == set(world.fakes[1].cache) == expected
+    # It would remove the new topic from the caches of the other brokers for a moment, with its committed offsets.
+    for requests in world.take().values():
+        assert ("UM", [1, 2, 3], {"t-0": (-2, 0, [2])}) not in requests or not is_created_again
+
+
+def test_a_deletion_that_all_brokers_have_got_is_not_repeated(world, later):
+    create(world, "t", (2,))
+    delete(world, "t")
+    world.active.controller.on_publication_failed()
+    world.take()
+    repeat(world, later)
+    assert world.take() == {broker_id: [("UM", [1, 2, 3], {})] * 2 for broker_id in (1, 2, 3)}
+
+
+def test_a_deletion_that_a_broker_did_not_apply_is_repeated(world, later):
+    create(world, "t", (2,))
+    end = fail(world, 3, "update_metadata", UpdateMetadataResponse)
+    delete(world, "t")
+    send_to_the_end(world)
+    end()
+    create(world, "next", (2,))
+    assert set(world.fakes[3].cache) == {("t", 0), ("next", 0)}
+    repeat(world, later)
+    assert set(world.fakes[3].cache) == {("next", 0)}

@@ -111,6 +111,17 @@ def _make_error_response(request: ControlRequest, error: Exception) -> ControlRe
             return StopReplicaResponse(error_code=code)
 
 
+def is_failure(response: ControlResponse) -> bool:
+    """Return whether a broker failed to apply a request.
+
+    A stale request is refused. The controller gets a notice of a later controller, or of the broker's new registration,
+    anyway.
+    """
+    return response.error_code not in (
+        ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH
+    )  # fmt: skip
+
+
 class _Item(NamedTuple):
     request: ControlRequest
     on_response: OnResponse | None

@@ -12,7 +12,13 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from odradek.replication.controller.events import Executor
-from odradek.replication.controller.propagation.broker_queue import BrokerQueue, ControlChannel, OnResponse
+from odradek.replication.controller.propagation.broker_queue import (
+    BrokerQueue,
+    ControlChannel,
+    ControlResponse,
+    OnResponse,
+    is_failure,
+)
 from odradek.replication.controller.propagation.requests import (
     ControlBatch,
     ControlRequest,
@@ -67,10 +73,16 @@ class EpochPropagation:
     """Builds and sends the requests of one controller epoch until `stop`.
 
     on_failure: called when requests could not be built; those of later publications are built nevertheless
+    deletions: deleted topics that the first publication removes from the caches of all brokers, too
     """
 
     def __init__(
-        self, epoch: int, parts: PropagationParts, on_response: OnResponse, on_failure: Callable[[], None]
+        self,
+        epoch: int,
+        parts: PropagationParts,
+        on_response: OnResponse,
+        on_failure: Callable[[], None],
+        deletions: Iterable[TopicMetadata] = (),
     ) -> None:
         self.epoch = epoch
         self._parts = parts
@@ -79,13 +91,22 @@ class EpochPropagation:
         self._brokers: dict[int, BrokerMetadata] = {}
         self._topics: dict[str, TopicMetadata] = {}
         self._queues: dict[int, BrokerQueue] = {}
+        # Deleted topics that may still be in the cache of a broker, by name.
+        self._unconfirmed = {topic.name: topic for topic in deletions}
+        self._has_failed = False
         self._work: deque[Build] = deque()
         self._is_building = False
         self._is_stopped = False
         self._is_first = True
 
+    @property
+    def unconfirmed_deletions(self) -> Collection[TopicMetadata]:
+        """The deleted topics that may still be in the cache of a broker, because it has not responded since."""
+        return self._unconfirmed.values()
+
     def publish(self, update: MetadataUpdate) -> None:
         """Send the difference between the last publication and this one."""
+        self._unconfirmed |= {topic.name: topic for topic in update.deleted_topics}
         self._add(partial(self._publish, update))
 
     def resend_roles(self, broker_id: int) -> None:
@@ -148,8 +169,12 @@ class EpochPropagation:
         started, changed = self._update_brokers(update)
         previous = self._update_topics(update)
         others = [broker_id for broker_id in self._brokers if broker_id not in started]
+        deleted = update.deleted_topics
+        if is_first:
+            # A broker may have a new topic of the same name already.
+            deleted = [topic for topic in self._unconfirmed.values() if topic.name not in self._topics]
         # A deletion precedes a new topic of the same name.
-        await self._send_deletions(update.deleted_topics, self._brokers)
+        await self._send_deletions(deleted, self._brokers)
         if is_first:
             self._put_updates(ControlBatch(), started)
             await self._send_all_roles(started, {})
@@ -185,7 +210,7 @@ class EpochPropagation:
                 self._queues[broker.broker_id].stop()
             started.add(broker.broker_id)
             self._queues[broker.broker_id] = BrokerQueue(
-                broker.broker_id, connect, self._parts.executor, self._parts.delay, self._on_response
+                broker.broker_id, connect, self._parts.executor, self._parts.delay, self._on_delivered
             )
         return started, changed
 
@@ -327,6 +352,13 @@ class EpochPropagation:
         queue = self._queues.get(broker_id)
         if queue is not None:
             queue.put(request, on_response)
+
+    def _on_delivered(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
+        self._on_response(broker_id, request, response)
+        self._has_failed = self._has_failed or is_failure(response)
+        is_complete = not self._is_building and not any(map(len, self._queues.values()))
+        if self._unconfirmed and is_complete and not self._has_failed:
+            self._unconfirmed.clear()
 
     async def _pause(self) -> None:
         await self._parts.executor().pause()

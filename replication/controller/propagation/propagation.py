@@ -15,6 +15,7 @@ from odradek.replication.controller.propagation.broker_queue import (
     LocalControlChannel,
     OnResponse,
     RemoteControlChannel,
+    is_failure,
 )
 from odradek.replication.controller.propagation.epoch_propagation import (
     EpochPropagation,
@@ -88,9 +89,11 @@ class Propagation:
         return self._current is not None
 
     def begin(self, epoch: int) -> None:
-        """Begin a controller epoch. Its first publication must contain all brokers and topics."""
+        """Begin a controller epoch, or begin it anew. Its first publication must contain all brokers and topics."""
+        last = self._current
+        deletions = () if last is None or last.epoch != epoch else tuple(last.unconfirmed_deletions)
         self.end()
-        self._current = EpochPropagation(epoch, self._parts, self._on_response, self._on_failure)
+        self._current = EpochPropagation(epoch, self._parts, self._on_response, self._on_failure, deletions)
 
     def end(self) -> None:
         """End the controller epoch: nothing more is sent."""
@@ -167,18 +170,16 @@ class Propagation:
     def _on_response(self, broker_id: int, request: ControlRequest, response: ControlResponse) -> None:
         listener = self.listener
         if response.error_code != ErrorCode.NONE:
-            error = read_error_code(response.error_code)
-            # The controller gets a notice of a later controller, or of the broker's new registration, anyway.
-            is_expected = error in (ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH)
+            has_failed = is_failure(response)
             logger.log(
-                logging.INFO if is_expected else logging.ERROR,
+                logging.ERROR if has_failed else logging.INFO,
                 "a broker refused a request of the controller broker=%d request=%s error=%s%s",
                 broker_id,
                 type(request).__name__,
-                error.name,
-                "" if is_expected else "; its log has the reason; everything is sent again",
+                read_error_code(response.error_code).name,
+                "; its log has the reason; everything is sent again" if has_failed else "",
             )
-            if not is_expected:
+            if has_failed:
                 self._on_failure()
             if response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH and listener is not None:
                 listener.on_controller_moved()
