@@ -89,7 +89,13 @@ def odradek(properties: Mapping[str, str] = NONE) -> RestartableBroker:
 
 
 BROKERS: dict[str, Callable[..., RestartableBroker]] = {"kafka": apache_kafka, "odradek": odradek}
-TITLES = {"kafka": "Apache Kafka", "odradek": "Odradek", "baseline": "Baseline"}
+TITLES = {
+    "kafka": "Apache Kafka",
+    "odradek": "Odradek",
+    "baseline": "Baseline",
+    "open": "without",
+    "few-acls": "a few ACLs",
+}
 
 
 def add_baseline(directory: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import select
 import socket
 import struct
+from functools import partial
 
 from benchmarks import wire
+from benchmarks.connections import WOULD_BLOCK, connect
 from benchmarks.loader import Load, now_ns
 
 BATCH_LENGTH = struct.Struct(">qi")
@@ -35,7 +37,8 @@ class ConsumeLoad(Load):
         self.record_payload_bytes = spec.value_bytes
         self.end_offsets = []
         for partition in range(spec.partitions):
-            with wire.Admin(self.port_of(partition), spec.host) as admin:
+            port = self.port_of(partition)
+            with wire.Admin(port, connect=partial(connect, spec.host, port, spec.security)) as admin:
                 self.end_offsets.append(admin.end_offset(spec.topic, partition))
         self.stream_end: dict[int, int] = {}
         for index, connection in enumerate(self.sockets):
@@ -67,7 +70,10 @@ class ConsumeLoad(Load):
 
     def _receive(self, stream: FetchStream) -> bool:
         """Receive available bytes; return True once the response is complete and the next offset known."""
-        count = stream.socket.recv_into(stream.buffer[stream.received :])
+        try:
+            count = stream.socket.recv_into(stream.buffer[stream.received :])
+        except WOULD_BLOCK:
+            return False
         if not count:
             raise wire.WireError("the broker closed a connection")
         stream.received += count

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks import wire
+from benchmarks.connections import NO_SECURITY, WOULD_BLOCK, Security, connect
 from benchmarks.procfs import cpu_seconds
 
 RECEIVE_BYTES = 65_536
@@ -56,6 +57,7 @@ class LoadSpec(NamedTuple):
     warm_s: float = 0.5
     seconds: float = 2.0
     max_bytes: int = 1_500_000_000
+    security: Security = NO_SECURITY
 
 
 class LoadResult(NamedTuple):
@@ -84,9 +86,7 @@ class Load:
         self.epoll = select.epoll()
         self.sockets: list[socket.socket] = []
         for index in range(spec.connections):
-            connection = socket.create_connection((spec.host, self.port_of(index % spec.partitions)), timeout=10)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.sockets.append(connection)
+            self.sockets.append(connect(spec.host, self.port_of(index % spec.partitions), spec.security))
 
     def port_of(self, partition: int) -> int:
         """Return the port of a partition's leader."""
@@ -173,7 +173,10 @@ class ProduceLoad(Load):
                 self._send(fd, self.streams[fd], 0)
 
     def _receive(self, stream: ProduceStream) -> None:
-        received = stream.socket.recv(RECEIVE_BYTES)
+        try:
+            received = stream.socket.recv(RECEIVE_BYTES)
+        except WOULD_BLOCK:
+            return
         if not received:
             raise wire.WireError("the broker closed a connection")
         if stream.tail:
@@ -201,7 +204,7 @@ class ProduceLoad(Load):
                 stream.due += 1
             try:
                 sent = stream.socket.send(stream.rest)
-            except BlockingIOError:
+            except WOULD_BLOCK:
                 blocked = True
                 break
             if sent < len(stream.rest):
@@ -260,7 +263,10 @@ class RequestLoad(Load):
         position, poll, clock, answered_ns = self.error_position, self.epoll.poll, now_ns, now_ns()
         while answered_ns < until_ns:
             for fd, _ in poll(1.0):
-                answer = recv[fd](RECEIVE_BYTES)
+                try:
+                    answer = recv[fd](RECEIVE_BYTES)
+                except WOULD_BLOCK:
+                    continue
                 answered_ns = clock()
                 if answer[position : position + 2] != b"\0\0":
                     raise wire.WireError(f"invalid response or error: {answer.hex()}")
@@ -340,7 +346,8 @@ def run_load(spec: LoadSpec) -> LoadResult:
 def main() -> None:
     fields: dict[str, Any] = json.loads(sys.argv[1])
     try:
-        result = run_load(LoadSpec(**fields))
+        security = Security(*fields.pop("security", ()))
+        result = run_load(LoadSpec(**fields, security=security))
     except (wire.WireError, OSError) as error:
         sys.exit(f"{type(error).__name__}: {error}")
     print(json.dumps(result._asdict()))

@@ -38,8 +38,8 @@ def _values(rounds: Sequence[Mapping[str, float]], metric: str) -> list[float]:
 
 
 def make_lines(row: Row, results: RoundsByBroker, other: str = "kafka") -> Iterator[Line]:
-    """Return the visible metrics of a row in the order of METRICS. Targets exist only against Apache Kafka."""
-    targets = {target.metric: target for target in row.targets} if other == "kafka" else {}
+    """Return the visible metrics of a row in the order of METRICS. Beside a baseline there are no targets."""
+    targets = {} if other == "baseline" else {target.metric: target for target in row.targets}
     for metric in METRICS:
         others, odradek = (_values(results.get(name, ()), metric) for name in (other, "odradek"))
         if metric in HIDDEN_METRICS or not (others or odradek):

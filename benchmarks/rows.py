@@ -40,6 +40,7 @@ METRICS: Mapping[str, Metric] = {
     "mb_per_s": Metric("throughput", "MB/s", 0),
     "cpu_s_per_gb": Metric("broker CPU", "s/GB", 2),
     "requests_per_s": Metric("requests", "1/s", 0),
+    "handshakes_per_s": Metric("new connections", "1/s", 0),
     "transactions_per_s": Metric("transactions", "1/s", 0),
     "cpu_us_per_request": Metric("broker CPU", "us/request", 1),
     "p50_us": Metric("p50", "us", 0),

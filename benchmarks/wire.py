@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -203,10 +203,22 @@ def _string(text: str) -> bytes:
 
 
 class Admin:
-    """One blocking connection for topics and offsets; a context manager. Raises WireError and OSError."""
+    """One blocking connection for topics and offsets; a context manager. Raises WireError and OSError.
 
-    def __init__(self, port: int, host: str = "127.0.0.1", timeout_s: float = 30.0) -> None:
-        self._socket = socket.create_connection((host, port), timeout=timeout_s)
+    connect: makes the connection if it is not plaintext
+    """
+
+    def __init__(
+        self,
+        port: int,
+        host: str = "127.0.0.1",
+        timeout_s: float = 30.0,
+        connect: Callable[[], socket.socket] | None = None,
+    ) -> None:
+        if connect is None:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        else:
+            self._socket = connect()
 
     def __enter__(self) -> Admin:
         return self
