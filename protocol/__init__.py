@@ -11,6 +11,7 @@
 - `headers`: request and response headers
 - `framing`: length-prefixed frames
 - `errors`: error codes and KafkaError
+- `access_control`: codes of access control lists
 - `records`: the names of record batches that other packages import
 - `batches`: record batches
 """

@@ -154,9 +154,7 @@ class Broker:
         # Imported here because it loads the modules of a cluster, which a single broker does not need.
         from odradek.server.membership.cluster import ClusterMembership
 
-        return ClusterMembership(
-            self.config, environment, self.directories, self._image, pacing, tasks, self._slices
-        )
+        return ClusterMembership(self.config, environment, self.directories, self._image, pacing, tasks, self._slices)
 
     @property
     def services(self) -> Services:
@@ -353,8 +351,25 @@ class Broker:
         services.replicas.listeners.append(self._on_replicas)
         services.replicas.on_offline = self._on_late_failure
         image.listeners.append(self._on_metadata)
+        self._set_authorizer(services)
         await membership.join(services, self._make_registration(advertised))
         return services
+
+    def _set_authorizer(self, services: Services) -> None:
+        """Make the authorizer, if one is configured, before the membership loads its ACLs."""
+        acls = services.acls = self._membership.acls
+        if acls is None:
+            return
+        # Imported here because most brokers have no authorizer.
+        from odradek.server.config.authorization import parse_super_users
+        from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
+
+        services.authorizer = AclAuthorizer(
+            acls.cache,
+            parse_super_users(self.config.super_users),
+            allows_without_acl=self.config.allow_everyone_if_no_acl_found,
+            monotonic_ms=self._environment.monotonic_ms,
+        )
 
     async def _make_services(self, controller: Controller, logs: LogManager) -> Services:
         config, environment, image = self.config, self._environment, self._image

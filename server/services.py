@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.background.tasks import RunInThread
     from odradek.log.log_manager import LogManager
+    from odradek.replication.controller.acl_changes import AclChanges
     from odradek.replication.controller.admin.auto_creation import AutoCreation
     from odradek.replication.controller.admin.config_description import ConfigDescriber
     from odradek.replication.controller.admin.configs import ConfigAdmin
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from odradek.server.coordinators.remote_verification import RemoteCoordinators
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.fetching.session_cache import FetchSessionCache
+    from odradek.server.handlers.acls import AclServices
     from odradek.server.handlers.api_versions import ApiVersionsServices
     from odradek.server.handlers.broker_control import BrokerControlServices
     from odradek.server.handlers.configs import ConfigServices
@@ -104,6 +106,7 @@ class ClusterParts(Protocol):
 class Services:
     """The parts of a running broker. Each handler module declares the parts that it uses as a Protocol.
 
+    acls: the ACLs and their changes; None without authorization
     apis: the APIs that this broker serves, by key
     cluster: the membership in a cluster; None with an embedded store
     completions, follower_completions: retry woken operations of the purgatory; those of followers' fetches at the end
@@ -162,6 +165,7 @@ class Services:
         self.replicas = replicas
         self.run_in_thread = run_in_thread
         self.slices = slices
+        self.acls: AclChanges | None = None
         self.authorizer: Authorizer | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
@@ -330,6 +334,7 @@ if TYPE_CHECKING:
     def check_handlers(
         services: Services,
     ) -> tuple[
+        AclServices,
         ApiVersionsServices,
         BrokerControlServices,
         ConfigServices,
@@ -357,6 +362,6 @@ if TYPE_CHECKING:
         """Check, by mypy, that the services have the parts that each handler module uses."""
         one = services
         return (
-            one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one, one,
             one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

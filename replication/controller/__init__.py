@@ -11,6 +11,7 @@
 - `topics`: creation, change and deletion of topics
 - `partitions`: changes of leaders, ISRs and replicas
 - `configs`: configurations of topics, brokers and groups
+- `acl_changes`: changes of access control lists
 - `propagation`: requests to the brokers of a cluster
 - `leader_rebalance`: regular returns of leadership to preferred replicas
 - `admin`: validation and execution of admin requests

@@ -18,7 +18,7 @@ from odradek.replication.controller.restarts import RestartMarks
 from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.config_notices import ConfigNotices
+from odradek.replication.metadata.change_notices import make_config_notices
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.loader import (
     StateWrites,
@@ -68,7 +68,7 @@ class StoreChanges:
         self._changes = changes
         self._deletion = deletion
         self._post = post
-        self._config_notices = ConfigNotices(context.store, self._on_configs, logging.ERROR)
+        self._config_notices = make_config_notices(context.store, self._on_configs, logging.ERROR)
         self._watched_topics: set[str] = set()
         self._restarts = RestartMarks(context)
         # The image has a change of the registrations or replicas, and leaders are not elected yet.

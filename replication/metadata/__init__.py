@@ -10,9 +10,10 @@
 - `znodes`: paths and contents of nodes, as in Kafka 3.9
 - `loader`: loading of the image from a store
 - `reload`: update of the image after a change with an unknown outcome
-- `config_notices`: notices of changed configurations
+- `change_notices`: notices of changes by other brokers
 - `config_follower`: configurations of a cluster member
 - `entity_configs`: configurations of users, client ids and IP addresses
+- `acls`: access control lists
 - `producer_id_blocks`: reservation of blocks of producer ids
 - `kraft_metadata`: reader of Apache Kafka's metadata log
 """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.config_notices import ConfigNotices
+from odradek.replication.metadata.change_notices import make_config_notices
 from odradek.replication.metadata.image import ClusterMetadata, Configs
 from odradek.replication.metadata.loader import (
     NODES_PER_READ,
@@ -40,7 +40,7 @@ class ConfigFollower:
         self._store = store
         self._cache = cache
         self._post = post
-        self._notices = ConfigNotices(store, self._on_notices, logging.DEBUG)
+        self._notices = make_config_notices(store, self._on_notices, logging.DEBUG)
         # The id of the topic that had a name before its configuration was read.
         self._read_for: dict[str, bytes] = {}
 

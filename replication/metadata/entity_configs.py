@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.config_notices import ConfigNotices
+from odradek.replication.metadata.change_notices import make_config_notices
 from odradek.replication.metadata.image import Configs
 from odradek.replication.metadata.loader import get_children_if_any, read_nodes
 from odradek.replication.metadata.store import MetadataStore, Node, WatchEvent
@@ -41,7 +41,7 @@ class EntityConfigs:
         self.listeners: list[EntityListener] = []
         self._store = store
         self._post = post
-        self._notices = ConfigNotices(store, self._on_notices, logging.DEBUG)
+        self._notices = make_config_notices(store, self._on_notices, logging.DEBUG)
 
     async def start(self) -> None:
         """Load all entities and watch the notices; call it again in a new session. Raises MetadataStoreError."""

@@ -10,6 +10,7 @@
 - `groups`: properties of consumer groups and committed offsets
 - `transactions`: properties of transactions
 - `security`: properties of TLS
+- `authorization`: properties of authorization
 - `zookeeper`: properties of the connection to ZooKeeper
 - `accepted`: properties that are accepted without effect
 - `reasons`: reasons why properties have no effect

@@ -8,6 +8,7 @@ from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
 from odradek.replication.metadata.broker_configs import LISTENER_PREFIX, listener_base
 from odradek.server.config.accepted import AcceptedProperties
+from odradek.server.config.authorization import AuthorizationProperties, parse_super_users
 from odradek.server.config.cluster import RACK_AWARE_SELECTOR, ClusterProperties
 from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
@@ -34,6 +35,7 @@ LISTENER_PROPERTIES = (*LISTENER_LIMITS, *SecurityProperties.declared())
 THEMES = (
     NetworkProperties,
     SecurityProperties,
+    AuthorizationProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -96,6 +98,7 @@ def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], Any]
 class BrokerConfig(
     NetworkProperties,
     SecurityProperties,
+    AuthorizationProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -242,6 +245,7 @@ class BrokerConfig(
         """Iterate over contradictions between valid properties, and values that this version does not support."""
         for validate in (
             self._validate_identity,
+            self._validate_authorization,
             self._validate_zookeeper,
             self._validate_listeners,
             self._validate_connections,
@@ -284,8 +288,10 @@ class BrokerConfig(
             raise PropertyError(
                 "process.roles", ",".join(self.process_roles), "must include broker; there are no controllers"
             )
+
+    def _validate_authorization(self) -> None:
         if self.authorizer_class_name:
-            raise PropertyError("authorizer.class.name", self.authorizer_class_name, "this version has no authorizer")
+            parse_super_users(self.super_users)
 
     def _validate_zookeeper(self) -> None:
         text = self.zookeeper_connect

@@ -27,11 +27,6 @@ class ClusterProperties(PropertySet):
         None,
         doc="Rack of this broker, for rack-aware assignment and fetching.",
     )
-    authorizer_class_name = string(
-        "authorizer.class.name",
-        "",
-        doc="Java class of the authorizer; this version has no authorizer, so it must be empty.",
-    )
     num_partitions = integer(
         "num.partitions",
         1,

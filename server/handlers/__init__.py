@@ -9,6 +9,7 @@
 - `delete_records`: DeleteRecords
 - `topics`: CreateTopics, DeleteTopics, CreatePartitions
 - `configs`: requests about configurations
+- `acls`: DescribeAcls, CreateAcls, DeleteAcls
 - `elections`: ElectLeaders
 - `reassignments`: AlterPartitionReassignments, ListPartitionReassignments
 - `quorum`: DescribeQuorum

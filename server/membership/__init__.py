@@ -1,6 +1,7 @@
 """The membership of a broker in its cluster.
 
 - `interface`: the steps of a start and a stop that depend on the kind of membership
+- `acls`: the ACLs of a broker with an authorizer
 - `embedded`: a broker alone in its cluster, with an embedded metadata store
 - `controlled_shutdown`: the move of leaderships before a stop
 - `cluster`: a broker of a cluster that ZooKeeper coordinates

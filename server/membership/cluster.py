@@ -8,7 +8,7 @@ expires, the broker keeps its last roles, and registers again.
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.defer import Deferred
 
@@ -63,6 +63,7 @@ from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
 from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.environment import Environment
+from odradek.server.membership.acls import make_acls
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
@@ -74,6 +75,9 @@ from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.first_metadata import FirstMetadata
 from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
+
+if TYPE_CHECKING:
+    from odradek.replication.controller.acl_changes import AclChanges
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +117,7 @@ class ClusterMembership:
         self._configs: ConfigFollower | None = None
         self._config_target: MemberConfigTarget | None = None
         self._entity_configs: EntityConfigs | None = None
+        self.acls: AclChanges | None = None
         self._isr_check: DelayedCall | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
@@ -163,9 +168,7 @@ class ClusterMembership:
         from odradek.server.security.tls.reloaded_context import ReloadedContext
 
         settings = config.tls_settings(config.inter_broker_name)
-        return connect_with_tls(
-            connect, ReloadedContext(settings, make_client_context, self._environment.monotonic)
-        )
+        return connect_with_tls(connect, ReloadedContext(settings, make_client_context, self._environment.monotonic))
 
     def _make_controller_client(self) -> ControllerClient:
         node_id = self._config.node_id
@@ -264,6 +267,7 @@ class ClusterMembership:
         self._opened = OpenedStore(store, controller, cluster_id)
         self._configs = ConfigFollower(store, self._metadata, self._post)
         self._entity_configs = EntityConfigs(store, self._post)
+        self.acls = make_acls(config, store, self._events, environment.now_ms)
         self._events.on_failure = Repetition(
             self._delayed_tasks.run_later,
             lambda: self._post("read changed configurations again", self._follow_again),
@@ -278,6 +282,8 @@ class ClusterMembership:
         assert self._configs is not None
         await self._configs.follow()
         await self.entity_configs.follow()
+        if self.acls is not None:
+            await self.acls.cache.follow()
         await self._load_features()
 
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -292,6 +298,8 @@ class ClusterMembership:
         await self._events.submit(
             EventKind.CONFIGURATION, "load configurations of users and clients", self.entity_configs.start
         )
+        if self.acls is not None:
+            await self.acls.load()
 
     async def load_topics(self) -> StoredTopics:
         """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""

@@ -5,6 +5,7 @@ may adopt the topics that the log directories contain.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
@@ -13,6 +14,7 @@ from odradek.log.log_manager import LogManager
 from odradek.log.storage.found_directories import KnownPartitions, format_names
 from odradek.replication.controller.admin.features import Features
 from odradek.replication.controller.controller import Controller
+from odradek.replication.controller.events import EventLoop
 from odradek.replication.controller.registration import StartError, prepare_store
 from odradek.replication.controller.states.epoch_floor import FoundEpochs
 from odradek.replication.controller.topics.ids import random_topic_id
@@ -29,11 +31,15 @@ from odradek.server.config import BrokerConfig
 from odradek.server.coordinators.producer_id_blocks import ProducerIdBlocks
 from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.environment import Environment
+from odradek.server.membership.acls import make_acls
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.services import Services
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store, read_metas
 from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.metadata_pacing import ReactorPacing
+
+if TYPE_CHECKING:
+    from odradek.replication.controller.acl_changes import AclChanges
 
 
 async def lay_out_store(
@@ -76,6 +82,7 @@ class EmbeddedMembership:
         self._kraft: FoundMetadata | None = None
         self._opened: OpenedStore | None = None
         self._entity_configs: EntityConfigs | None = None
+        self.acls: AclChanges | None = None
         self._features = Features()
 
     @property
@@ -113,6 +120,7 @@ class EmbeddedMembership:
         self._opened = OpenedStore(store, controller, cluster_id)
         # Without another broker there are no notices, so that nothing is posted.
         self._entity_configs = EntityConfigs(store, lambda description, work: None)
+        self.acls = make_acls(config, store, EventLoop(self._pacing), environment.now_ms)
         return self._opened
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
@@ -186,6 +194,11 @@ class EmbeddedMembership:
         services.replicas.make_waiter = self._pacing.waiter
         controller.run_on(self._pacing)
         self._store.pace(self._pacing)
+        await self._load_acls()
+
+    async def _load_acls(self) -> None:
+        if self.acls is not None:
+            await self.acls.load()
 
     def _mark_adopted(self, kraft: FoundMetadata, directories: Iterable[str]) -> None:
         """Record durably that Apache Kafka's metadata is adopted. Blocks; raises OSError.
@@ -244,11 +257,13 @@ class EmbeddedMembership:
         """Begin a new session. The session of an embedded store expires only in tests."""
         await self._controller.rejoin()
         await self._features.load(self._store)
+        await self._load_acls()
 
     async def reload(self) -> None:
-        """Load the image again."""
+        """Load the image and the ACLs again."""
         await self._controller.reload()
         await self._features.load(self._store)
+        await self._load_acls()
 
     async def leave(self) -> None:
         """Do nothing: there is no other broker."""

@@ -12,6 +12,7 @@ from odradek.replication.metadata.store import MetadataStore
 if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.log_manager import LogManager
+    from odradek.replication.controller.acl_changes import AclChanges
     from odradek.replication.controller.admin.features import Features
     from odradek.replication.replicas.leader_state import Replication
     from odradek.server.services import ClusterParts, Services
@@ -56,6 +57,9 @@ class Membership(Protocol):
     @property
     def entity_configs(self) -> EntityConfigs:
         """The configurations of users, client ids and IP addresses, after `open`; complete after `join`."""
+
+    acls: "AclChanges | None"
+    """The ACLs and their changes, after `open`, and loaded after `join`; None without an authorizer."""
 
     @property
     def cluster(self) -> "ClusterParts | None":

@@ -33,9 +33,15 @@ async def config_notices(store: MetadataStore, path: str, now_ms: int) -> list[O
     Raises MetadataStoreError.
     """
     change = znodes.encode_config_change(path.removeprefix("/config/"))
-    operations: list[Operation] = [Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)]
-    for name in (await store.get_children(znodes.CONFIG_CHANGES))[:MAX_REMOVED_NOTICES]:
-        old = f"{znodes.CONFIG_CHANGES}/{name}"
+    notice = Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)
+    return [notice, *await remove_old_notices(store, znodes.CONFIG_CHANGES, now_ms)]
+
+
+async def remove_old_notices(store: MetadataStore, root: str, now_ms: int) -> list[Operation]:
+    """Return the removal of some old notices below `root`. Raises MetadataStoreError."""
+    operations: list[Operation] = []
+    for name in (await store.get_children(root))[:MAX_REMOVED_NOTICES]:
+        old = f"{root}/{name}"
         stat = await store.exists(old)
         if stat is not None and stat.created_ms > now_ms - NOTICE_KEPT_MS:
             break

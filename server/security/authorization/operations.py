@@ -3,47 +3,15 @@
 Sources: Kafka's AclOperation, ResourceType and AclEntry; KIP-11, KIP-290, KIP-373.
 """
 
-from enum import IntEnum
 from typing import Final
 
+from odradek.protocol.access_control import Operation, ResourceType
 from odradek.protocol.errors import ErrorCode
+
+__all__ = ["AUTHORIZATION_ERRORS", "CLUSTER_NAME", "SUPPORTED_OPERATIONS", "Operation", "ResourceType"]
 
 CLUSTER_NAME: Final = "kafka-cluster"
 """The name of the only resource of the type CLUSTER."""
-
-
-class ResourceType(IntEnum):
-    """The type of a resource."""
-
-    UNKNOWN = 0
-    ANY = 1
-    TOPIC = 2
-    GROUP = 3
-    CLUSTER = 4
-    TRANSACTIONAL_ID = 5
-    DELEGATION_TOKEN = 6
-    USER = 7
-
-
-class Operation(IntEnum):
-    """An operation on a resource."""
-
-    UNKNOWN = 0
-    ANY = 1
-    ALL = 2
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
-    CREATE_TOKENS = 13
-    DESCRIBE_TOKENS = 14
-    TWO_PHASE_COMMIT = 15
 
 
 _O = Operation

@@ -1,0 +1,110 @@
+"""The built-in authorizer: super users, then ACLs. DENY takes precedence over ALLOW.
+
+Decisions are cached until an ACL changes, so that a repeated request costs one look-up. Sources: Kafka's
+StandardAuthorizer; KIP-11, KIP-290, KIP-504, KIP-679.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Final
+
+from odradek.protocol.access_control import Operation, ResourceType
+from odradek.replication.metadata.acls.acl_cache import AclCache
+from odradek.replication.metadata.acls.bindings import AclTable
+from odradek.server.security.authorization.acl_index import AclIndex, Decision
+from odradek.server.security.authorization.audit_log import AuditLog
+from odradek.server.security.authorization.authorizer import AuthorizedClient
+from odradek.server.security.principal import Principal
+
+MAX_CACHED: Final = 20_000
+MAX_CACHED_NAME_LENGTH: Final = 255
+"""Limits of the cache of decisions: its keys contain names that clients choose."""
+
+SUPER_USER: Final = Decision(True, "super user")
+
+_Key = tuple[Principal, str, Operation, ResourceType, str | None]
+
+
+class AclAuthorizer:
+    """Decides by the ACLs in `acls` (`authorizer.Authorizer`).
+
+    super_users: allowed everything, `Type:name`
+    allows_without_acl: `allow.everyone.if.no.acl.found`
+    """
+
+    def __init__(
+        self,
+        acls: AclCache,
+        super_users: Collection[str],
+        *,
+        allows_without_acl: bool,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self.version = 0
+        self._super_users = frozenset(super_users)
+        self._index = AclIndex(allows_without_acl=allows_without_acl)
+        self._audit_log = AuditLog(monotonic_ms)
+        self._decisions: dict[_Key, Decision] = {}
+        self._index.update(acls.acls)
+        acls.listeners.append(self._on_change)
+
+    def allows(
+        self,
+        client: AuthorizedClient,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        audits_denial: bool = True,
+    ) -> bool:
+        """Return whether the client may perform an operation on a resource."""
+        key = (client.principal, client.client_host, operation, resource_type, name)
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision = self._decide(key)
+        self._log(key, decision, audits_denial)
+        return decision.is_allowed
+
+    def allows_any(self, client: AuthorizedClient, operation: Operation, resource_type: ResourceType) -> bool:
+        """Return whether the client may perform an operation on at least one resource of a type (KIP-679)."""
+        key = (client.principal, client.client_host, operation, resource_type, None)
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision = self._decide(key)
+        self._log(key, decision, audits_denial=True)
+        return decision.is_allowed
+
+    def explain(
+        self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
+    ) -> Decision:
+        """Return the decision about an operation, with its reason. `host`: a numeric address."""
+        if principal in self._super_users:
+            return SUPER_USER
+        return self._index.decide(principal, host, operation, resource_type, name)
+
+    def _decide(self, key: _Key) -> Decision:
+        principal, client_host, operation, resource_type, name = key
+        who, host = str(principal), client_host.removeprefix("/")
+        if name is not None:
+            decision = self.explain(who, host, operation, resource_type, name)
+            if len(name) > MAX_CACHED_NAME_LENGTH:
+                return decision
+        elif who in self._super_users:
+            decision = SUPER_USER
+        else:
+            decision = self._index.decide_any(who, host, operation, resource_type)
+        if len(self._decisions) >= MAX_CACHED:
+            self._decisions.clear()
+        self._decisions[key] = decision
+        return decision
+
+    def _log(self, key: _Key, decision: Decision, audits_denial: bool) -> None:
+        if decision.is_allowed:
+            if self._audit_log.has_permissions:
+                self._audit_log.allowed(str(key[0]), key[1].removeprefix("/"), *key[2:], decision)
+        elif audits_denial:
+            self._audit_log.denied(str(key[0]), key[1].removeprefix("/"), *key[2:], decision)
+
+    def _on_change(self, table: AclTable) -> None:
+        self._index.update(table)
+        self._decisions.clear()
+        self.version += 1
