@@ -10,7 +10,7 @@ from typing import Final
 from odradek.protocol.access_control import Operation, ResourceType
 from odradek.replication.metadata.acls.acl_cache import AclCache
 from odradek.replication.metadata.acls.bindings import AclTable
-from odradek.server.security.authorization.acl_index import AclIndex, Decision
+from odradek.server.security.authorization.acl_index import AclIndex, Decision, normalize_host
 from odradek.server.security.authorization.audit_log import AuditLog
 from odradek.server.security.authorization.authorizer import AuthorizedClient
 from odradek.server.security.principal import Principal
@@ -79,7 +79,7 @@ class AclAuthorizer:
         """Return the decision about an operation, with its reason. `host`: a numeric address."""
         if principal in self._super_users:
             return SUPER_USER
-        return self._index.decide(principal, host, operation, resource_type, name)
+        return self._index.decide(principal, normalize_host(host), operation, resource_type, name)
 
     def _decide(self, key: _Key) -> Decision:
         principal, client_host, operation, resource_type, name = key
@@ -91,7 +91,7 @@ class AclAuthorizer:
         elif who in self._super_users:
             decision = SUPER_USER
         else:
-            decision = self._index.decide_any(who, host, operation, resource_type)
+            decision = self._index.decide_any(who, normalize_host(host), operation, resource_type)
         if len(self._decisions) >= MAX_CACHED:
             self._decisions.clear()
         self._decisions[key] = decision

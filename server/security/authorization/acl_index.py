@@ -7,6 +7,7 @@ Authorizer.authorizeByResourceType; KIP-290, KIP-679.
 
 from collections import Counter
 from collections.abc import Iterator
+from ipaddress import IPv6Address
 from typing import Final, NamedTuple
 
 from odradek.protocol.access_control import Operation, PatternType, Permission, ResourceType
@@ -49,13 +50,13 @@ NO_ACL_ALLOWED: Final = Decision(True, "no ACL, and allow.everyone.if.no.acl.fou
 
 
 class _Rules:
-    """The entries of one pattern, by principal."""
+    """The entries of one pattern, by principal, each with its host as `normalize_host` returns it."""
 
     __slots__ = ("by_principal", "pattern")
 
     def __init__(self, pattern: ResourcePattern) -> None:
         self.pattern = pattern
-        self.by_principal: dict[str, dict[AclEntry, None]] = {}
+        self.by_principal: dict[str, dict[AclEntry, str]] = {}
 
 
 class AclIndex:
@@ -87,7 +88,7 @@ class AclIndex:
     def decide(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType, name: str
     ) -> Decision:
-        """Return the decision about an operation on a resource. `host`: a numeric address."""
+        """Return the decision about an operation on a resource. `host`: see `normalize_host`."""
         allowed: Decision | None = None
         has_rules = False
         for rules in self._find_rules(resource_type, name):
@@ -142,8 +143,8 @@ class AclIndex:
         """Iterate over the rules about an operation, on any resource of a type."""
         for who in dict.fromkeys((principal, WILDCARD_PRINCIPAL)):
             for pattern in self._patterns_of.get((resource_type, who), ()):
-                for entry in self._rules_of(pattern).by_principal[who]:
-                    if entry.host in (host, WILDCARD) and entry.operation in (operation, Operation.ALL):
+                for entry, its_host in self._rules_of(pattern).by_principal[who].items():
+                    if its_host in (host, WILDCARD) and entry.operation in (operation, Operation.ALL):
                         yield AclBinding(pattern, entry)
 
     def _rules_of(self, pattern: ResourcePattern) -> _Rules:
@@ -172,7 +173,7 @@ class AclIndex:
             del lengths[len(pattern.name)]
 
     def _add(self, rules: _Rules, entry: AclEntry) -> None:
-        rules.by_principal.setdefault(entry.principal, {})[entry] = None
+        rules.by_principal.setdefault(entry.principal, {})[entry] = normalize_host(entry.host)
         key = (rules.pattern.resource_type, entry.principal)
         self._patterns_of.setdefault(key, {})[rules.pattern] = None
 
@@ -189,11 +190,28 @@ class AclIndex:
             del self._patterns_of[key]
 
 
+def normalize_host(host: str) -> str:
+    """Return the one form of a numeric address that hosts are compared in; other text is returned as it is.
+
+    Java, and therefore an ACL made for Kafka, has another form of an IPv6 address than most programs. An IPv4 address
+    may be embedded in one of IPv6.
+    """
+    if ":" not in host:
+        return host
+    try:
+        address = IPv6Address(host)
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped or address)
+
+
 def _entries_for(rules: _Rules, principal: str, host: str) -> Iterator[AclEntry]:
     for who in (principal, WILDCARD_PRINCIPAL):
-        for entry in rules.by_principal.get(who, ()):
-            if entry.host in (host, WILDCARD):
-                yield entry
+        entries = rules.by_principal.get(who)
+        if entries is not None:
+            for entry, its_host in entries.items():
+                if its_host in (host, WILDCARD):
+                    yield entry
 
 
 def _allows(entry: AclEntry, operation: Operation) -> bool:
