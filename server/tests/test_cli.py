@@ -71,10 +71,17 @@ def test_an_error_is_reported_in_one_line(capsys, arguments, message):
 
 def test_each_contradiction_and_each_malformed_override_has_a_line(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["start", "--override=authorizer.class.name=x", "--override=group.min.session.timeout.ms=9000000"])
+        cli.main(
+            [
+                "start",
+                "--override=node.id=1",
+                "--override=broker.id=2",
+                "--override=group.min.session.timeout.ms=9000000",
+            ]
+        )
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2
-    assert "authorizer.class.name" in lines[0]
+    assert "broker.id" in lines[0]
     assert "group.max.session.timeout.ms" in lines[1]
     with pytest.raises(SystemExit):
         cli.main(["start", "--override=a", "--override=b", "--override=num.partitions=x"])

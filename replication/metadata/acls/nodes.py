@@ -6,7 +6,7 @@ Decoders raise ValueError or KeyError for invalid data.
 """
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote
@@ -76,10 +76,11 @@ def _escape(name: str) -> str:
     return escaped.replace(".", "%2E") if name in (".", "..") else escaped
 
 
-def encode_entries_in_steps(entries: Iterable[AclEntry]) -> Generator[None, None, bytes]:
-    """Encode the entries of a pattern, in a defined order."""
+def encode_entries_in_steps(entries: Entries) -> Generator[None, None, bytes]:
+    """Encode the entries of a pattern, a small number of them in a defined order."""
     rows: list[bytes] = []
-    ordered = iter(sorted(entries))
+    # A sort of thousands of entries would hold the reactor for too long.
+    ordered = iter(sorted(entries) if len(entries) <= ENTRIES_PER_STEP else entries)
     while some := list(islice(ordered, ENTRIES_PER_STEP)):
         rows.append(znodes.encode(list(map(_encode_entry, some)))[1:-1])
         yield
