@@ -8,7 +8,7 @@ import pytest
 
 from compat_tests import limits, processes
 from compat_tests.apache_kafka.jars import java, kafka_classpath
-from odradek.server.security.authorization.acl_index import AclIndex
+from odradek.server.security.authorization.acl_index import AclIndex, Decision
 from odradek.server.security.authorization.tests.rule_sets import Question, all_questions, random_binding
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("kafka_jars")]
@@ -34,13 +34,20 @@ def test_decisions_are_those_of_apache_kafka():
         index.update({pattern: frozenset(entries) for pattern, entries in table.items()})
         for question in all_questions():
             lines.append(format_question(question))
-            decision = index.decide(*question) if question.name is not None else index.decide_any(*question[:-1])
+            decision = decide(index, question)
             expected.append((number, question, decision.is_allowed))
     decisions = run_kafkas_authorizer(lines)
     assert len(decisions) == len(expected) > RULE_SETS * 400
     different = [one for one, allowed in zip(expected, decisions, strict=True) if one[2] != allowed]
     assert different == []
     assert {True, False} == set(decisions)
+
+
+def decide(index: AclIndex, question: Question) -> Decision:
+    principal, host, operation, resource_type, name = question
+    if name is None:
+        return index.decide_any(principal, host, operation, resource_type)
+    return index.decide(principal, host, operation, resource_type, name)
 
 
 def format_question(question: Question) -> str:

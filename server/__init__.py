@@ -25,6 +25,8 @@
 - `image_cache`: values derived from the metadata image
 - `authorized_operations`: operations that a client may perform
 - `preloading`: early imports of modules that the first requests need
+- `offline_store`: commands that use a metadata store without its broker
+- `acl_cli`: `odradek acl`
 - `log_format`: the format of log lines
 - `cluster_tools`: servers of a cluster on one machine
 - `compatibility`: docs/compatibility.md

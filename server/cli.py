@@ -1,8 +1,8 @@
-"""The command line: `odradek start`, `config`, `cluster`, `tls`, `pipeline`, and `odradek --version`.
+"""The command line: `odradek start`, `config`, `cluster`, `acl`, `tls`, `pipeline`, and `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
 each error; otherwise the broker's. `pipeline` is another program, which replaces this one. The commands of `cluster`
-are in `cluster_tools.cli`, which only they import.
+are in `cluster_tools.cli`, those of `acl` in `acl_cli`, which only they import.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _make_parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser, with the options of `cluster` only if that is the command."""
+    """Return the parser, with the options of `cluster` and `acl` only if that is the command."""
     parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
     parser.add_argument("--version", action="version", version=f"odradek {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -65,6 +65,13 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
         from odradek.server.cluster_tools.cli import add_commands
 
         add_commands(cluster)
+    acl = commands.add_parser(
+        "acl", help="add, list, remove and test ACLs", description="Access control lists: what clients may do."
+    )
+    if command == "acl":
+        from odradek.server import acl_cli
+
+        acl_cli.add_commands(acl)
     tls = commands.add_parser("tls", help="make certificates for tests", description="Certificates for TLS.")
     tls_commands = tls.add_subparsers(dest="tls_command", required=True, metavar="COMMAND")
     make = tls_commands.add_parser(
@@ -85,6 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _make_parser(given[0] if given else "").parse_args(given)
     if options.command == "cluster":
         return _run_cluster_command(options)
+    if options.command == "acl":
+        return _run_acl_command(options)
     if options.command == "tls":
         return _make_test_certificates(options.directory)
     if options.command == "start":
@@ -99,6 +108,15 @@ def _exec_pipeline(arguments: list[str]) -> NoReturn:
 
 def _run_cluster_command(options: argparse.Namespace) -> int:
     from odradek.server.cluster_tools.cli import UsageError, run_command
+
+    try:
+        return run_command(options)
+    except UsageError as error:
+        _fail(*error.args)
+
+
+def _run_acl_command(options: argparse.Namespace) -> int:
+    from odradek.server.acl_cli import UsageError, run_command
 
     try:
         return run_command(options)
@@ -147,8 +165,9 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
         logger.warning(warning)
     for listener in find_open_listeners(config.endpoints):
         logger.warning(
-            "other machines may be able to connect without TLS, and every client is allowed every operation "
-            "listener=%s; bind it to 127.0.0.1, or see docs/security.md",
+            "other machines may be able to connect without TLS, and every client is %s listener=%s; bind it to "
+            "127.0.0.1, or see docs/security.md",
+            "User:ANONYMOUS" if config.authorizer_class_name else "allowed every operation",
             listener,
         )
     from odradek.log.storage import descriptors

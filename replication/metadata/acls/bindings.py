@@ -41,6 +41,10 @@ class AclBinding(NamedTuple):
     pattern: ResourcePattern
     entry: AclEntry
 
+    def __str__(self) -> str:
+        permission, operation = self.entry.permission.name, self.entry.operation.title
+        return f"{permission} {operation} for {self.entry.principal} from {self.entry.host} on {self.pattern}"
+
 
 Entries = frozenset[AclEntry]
 AclTable = Mapping[ResourcePattern, Entries]

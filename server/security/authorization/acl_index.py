@@ -37,10 +37,7 @@ class Decision(NamedTuple):
     rule: AclBinding | None = None
 
     def __str__(self) -> str:
-        if self.rule is None:
-            return self.reason
-        (pattern, entry) = self.rule
-        return f"{entry.permission.name} {entry.operation.title} for {entry.principal} from {entry.host} on {pattern}"
+        return self.reason if self.rule is None else str(self.rule)
 
 
 MATCHING_ACL: Final = "a matching ACL"

@@ -6,7 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from odradek.protocol.access_control import Operation, PatternType, Permission, ResourceType
+from odradek.replication.metadata.acls.acl_cache import AclCache
 from odradek.replication.metadata.acls.bindings import AclEntry, ResourcePattern
+from odradek.replication.metadata.memory_store import MemoryMetadataServer
+from odradek.replication.pauses import no_pause
 from odradek.server.log_format import LineFormatter
 from odradek.server.security.authorization import acl_authorizer, audit_log
 from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
@@ -16,25 +19,16 @@ READ, WRITE, TOPIC = Operation.READ, Operation.WRITE, ResourceType.TOPIC
 LOGGER = audit_log.logger.name
 
 
-class Acls:
-    """The part of an AclCache that an authorizer uses."""
-
-    def __init__(self):
-        self.acls = {}
-        self.listeners = []
-
-    def put(self, pattern, *entries):
-        for listener in self.listeners:
-            listener({pattern: frozenset(entries)})
-
-
 class Setup:
     def __init__(self, super_users=(), allows_without_acl=False):
-        self.acls = Acls()
+        self.cache = AclCache(MemoryMetadataServer().connect(), lambda description, work: None, no_pause)
         self.now_ms = 0
         self.authorizer = AclAuthorizer(
-            self.acls, super_users, allows_without_acl=allows_without_acl, monotonic_ms=lambda: self.now_ms
+            self.cache, super_users, allows_without_acl=allows_without_acl, monotonic_ms=lambda: self.now_ms
         )
+
+    def put(self, pattern, *entries):
+        self.cache.put({pattern: frozenset(entries)})
 
 
 @pytest.fixture
@@ -54,11 +48,11 @@ def test_a_change_applies_to_the_next_request_and_changes_the_version(setup):
     pattern = ResourcePattern(TOPIC, "t")
     assert not setup.authorizer.allows(client(), READ, TOPIC, "t")
     versions = {setup.authorizer.version}
-    setup.acls.put(pattern, allow())
+    setup.put(pattern, allow())
     assert setup.authorizer.allows(client(), READ, TOPIC, "t")
     assert setup.authorizer.allows_any(client(), READ, TOPIC)
     versions.add(setup.authorizer.version)
-    setup.acls.put(pattern)
+    setup.put(pattern)
     assert not setup.authorizer.allows(client(), READ, TOPIC, "t")
     assert not setup.authorizer.allows_any(client(), READ, TOPIC)
     versions.add(setup.authorizer.version)
@@ -66,27 +60,27 @@ def test_a_change_applies_to_the_next_request_and_changes_the_version(setup):
 
 
 def test_hosts_are_compared_without_the_slash(setup):
-    setup.acls.put(ResourcePattern(TOPIC, "t"), allow(host="10.0.0.7"))
+    setup.put(ResourcePattern(TOPIC, "t"), allow(host="10.0.0.7"))
     assert setup.authorizer.allows(client(), READ, TOPIC, "t")
     assert not setup.authorizer.allows(client(host="/10.0.0.8"), READ, TOPIC, "t")
 
 
 @pytest.mark.parametrize("host", ["2001:db8:0:0:0:0:0:1", "2001:db8::1", "2001:0DB8::1"])
 def test_an_ipv6_address_matches_in_each_of_its_forms(setup, host):
-    setup.acls.put(ResourcePattern(TOPIC, "t"), allow(host=host))
+    setup.put(ResourcePattern(TOPIC, "t"), allow(host=host))
     assert setup.authorizer.allows(client(host="/2001:db8::1"), READ, TOPIC, "t")
     assert setup.authorizer.allows_any(client(host="/2001:db8::1"), READ, TOPIC)
     assert not setup.authorizer.allows(client(host="/2001:db8::2"), READ, TOPIC, "t")
 
 
 def test_an_ipv4_address_matches_if_it_is_embedded_in_one_of_ipv6(setup):
-    setup.acls.put(ResourcePattern(TOPIC, "t"), allow(host="10.0.0.7"))
+    setup.put(ResourcePattern(TOPIC, "t"), allow(host="10.0.0.7"))
     assert setup.authorizer.allows(client(host="/::ffff:10.0.0.7"), READ, TOPIC, "t")
 
 
 def test_super_users_are_allowed_everything_even_if_denied():
     setup = Setup(["User:alice", "User:CN=x,OU=y"])
-    setup.acls.put(ResourcePattern(TOPIC, "*"), AclEntry("User:*", "*", Operation.ALL, Permission.DENY))
+    setup.put(ResourcePattern(TOPIC, "*"), AclEntry("User:*", "*", Operation.ALL, Permission.DENY))
     assert setup.authorizer.allows(client(), WRITE, TOPIC, "t")
     assert setup.authorizer.allows(client("CN=x,OU=y"), WRITE, TOPIC, "t")
     assert setup.authorizer.allows_any(client(), WRITE, TOPIC)
@@ -99,7 +93,7 @@ def test_super_users_are_allowed_everything_even_if_denied():
 def test_without_any_acl_everyone_may_be_allowed():
     setup = Setup(allows_without_acl=True)
     assert setup.authorizer.allows(client(), WRITE, TOPIC, "t")
-    setup.acls.put(ResourcePattern(TOPIC, "t", PatternType.PREFIXED), allow())
+    setup.put(ResourcePattern(TOPIC, "t", PatternType.PREFIXED), allow())
     assert not setup.authorizer.allows(client(), WRITE, TOPIC, "t")
     assert setup.authorizer.allows(client(), WRITE, TOPIC, "other")
 
@@ -115,7 +109,7 @@ def test_the_cache_of_decisions_is_bounded(setup, monkeypatch):
 
 
 def test_a_denial_has_one_line_and_a_permission_has_one_at_debug(setup, caplog):
-    setup.acls.put(ResourcePattern(TOPIC, "t"), allow())
+    setup.put(ResourcePattern(TOPIC, "t"), allow())
     with caplog.at_level(logging.INFO, LOGGER):
         setup.authorizer.allows(client(), READ, TOPIC, "t")
         setup.authorizer.allows(client(), WRITE, TOPIC, "t")
