@@ -16,6 +16,7 @@ from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.broker import QUICK_JVM
 from compat_tests.apache_kafka.jars import java, kafka_classpath
 
+ACLS = "org.apache.kafka.tools.AclCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

@@ -35,12 +35,18 @@ PROPERTIES: Mapping[str, str] = {
 
 
 class MixedCluster:
-    """Brokers by id, each of the kind ODRADEK or KAFKA. Both kinds use the same port and directories for an id."""
+    """Brokers by id, each of the kind ODRADEK or KAFKA. Both kinds use the same port and directories for an id.
 
-    def __init__(self, kinds: Mapping[int, str], directory: Path) -> None:
+    properties: of all brokers, in addition to PROPERTIES
+    """
+
+    def __init__(
+        self, kinds: Mapping[int, str], directory: Path, properties: Mapping[str, str] | None = None
+    ) -> None:
         self.directory = directory
         self.zookeeper = ZooKeeperEnsemble(1, directory=directory / "zookeeper")
         self.kinds = dict(kinds)
+        self._properties = {**PROPERTIES, **(properties or {})}
         self._ports = {number: processes.lasting_port() for number in kinds}
         self.brokers = {number: self._make(number) for number in kinds}
 
@@ -48,6 +54,10 @@ class MixedCluster:
     def bootstrap_servers(self) -> str:
         """`host:port` of all brokers, separated by commas."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def port(self, number: int) -> int:
+        """Return the port of a broker."""
+        return self._ports[number]
 
     @property
     def data_directories(self) -> dict[int, Path]:
@@ -60,7 +70,7 @@ class MixedCluster:
 
     def _make(self, number: int) -> OdradekBroker | ZooKeeperModeBroker:
         directory = self.directory / f"broker-{number}"
-        properties = {**PROPERTIES, "listeners": f"PLAINTEXT://127.0.0.1:{self._ports[number]}"}
+        properties = {**self._properties, "listeners": f"PLAINTEXT://127.0.0.1:{self._ports[number]}"}
         if self.kinds[number] == KAFKA:
             quick = {**properties, "controlled.shutdown.retry.backoff.ms": "500"}
             return ZooKeeperModeBroker(number, self.zookeeper.connect, directory, quick)

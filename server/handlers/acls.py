@@ -61,11 +61,11 @@ def describe_acls(
 
     Raises KafkaError SECURITY_DISABLED without an authorizer, CloseConnection for a code 0.
     """
-    if services.acls is None:
-        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     _refuse_unknown(
         request.resource_type_filter, request.pattern_type_filter, request.operation, request.permission_type
     )
+    if services.acls is None:
+        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured on the broker")
     return services.slices.run(_describe(services.acls, _make_filter(request)), SMALL_REQUEST_STEPS)
 
 
@@ -124,8 +124,6 @@ def create_acls(
     Raises KafkaError SECURITY_DISABLED without an authorizer, UNKNOWN_SERVER_ERROR for a code ANY; CloseConnection for
     a code 0.
     """
-    if services.acls is None:
-        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     return carry_through(_create(services.acls, services.slices, request))
 
 
@@ -140,7 +138,10 @@ class _Checked(NamedTuple):
     added: dict[ResourcePattern, set[AclEntry]]
 
 
-async def _create(acls: "AclChanges", slices: "Slices", request: CreateAclsRequest) -> CreateAclsResponse:
+async def _create(acls: "AclChanges | None", slices: "Slices", request: CreateAclsRequest) -> CreateAclsResponse:
+    await slices.run(_refuse_malformed_creations(request), SMALL_REQUEST_STEPS)
+    if acls is None:
+        raise _no_authorizer()
     checked = await slices.run(_check_creations(acls, request), SMALL_REQUEST_STEPS)
     errors = await acls.create(checked.added)
 
@@ -153,13 +154,19 @@ async def _create(acls: "AclChanges", slices: "Slices", request: CreateAclsReque
     return CreateAclsResponse(results=rows(make_result, checked.results))
 
 
+def _refuse_malformed_creations(request: CreateAclsRequest) -> Generator[None, None, None]:
+    for number, row in enumerate(request.creations, 1):
+        if number % ROWS_PER_STEP == 0:
+            yield
+        _refuse_unknown(row.resource_type, row.resource_pattern_type, row.operation, row.permission_type)
+
+
 def _check_creations(acls: "AclChanges", request: CreateAclsRequest) -> Generator[None, None, _Checked]:
     checked = _Checked([], {})
     has_any = False
     for number, row in enumerate(request.creations, 1):
         if number % ROWS_PER_STEP == 0:
             yield
-        _refuse_unknown(row.resource_type, row.resource_pattern_type, row.operation, row.permission_type)
         has_any |= (
             row.resource_type == ResourceType.ANY
             or row.resource_pattern_type in (PatternType.ANY, PatternType.MATCH)
@@ -226,13 +233,13 @@ def delete_acls(
 
     Raises KafkaError SECURITY_DISABLED without an authorizer, CloseConnection for a code 0.
     """
-    if services.acls is None:
-        raise KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
     return carry_through(_delete(services.acls, services.slices, request))
 
 
-async def _delete(acls: "AclChanges", slices: "Slices", request: DeleteAclsRequest) -> DeleteAclsResponse:
+async def _delete(acls: "AclChanges | None", slices: "Slices", request: DeleteAclsRequest) -> DeleteAclsResponse:
     checked = await slices.run(_check_filters(request), SMALL_REQUEST_STEPS)
+    if acls is None:
+        raise _no_authorizer()
     deletions = iter(await acls.delete([one for one in checked if isinstance(one, AclFilter)]))
     results = await slices.run(_list_deletions(checked, deletions), SMALL_REQUEST_STEPS)
     return DeleteAclsResponse(filter_results=rows(_make_filter_result, results))
@@ -310,6 +317,10 @@ def _make_filter(row: DescribeAclsRequest | DeleteAclsRequestDeleteAclsFilter) -
         Operation.from_code(row.operation),
         Permission.from_code(row.permission_type),
     )
+
+
+def _no_authorizer() -> KafkaError:
+    return KafkaError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
 
 
 def _refuse_unknown(*codes: int) -> None:
