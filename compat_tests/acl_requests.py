@@ -71,7 +71,9 @@ def answer_all(port: int, version: int) -> dict[str, Any]:
         ask(f"create {number} {changes}", request, lambda r: [(one.error_code, one.error_message) for one in r.results])
     for filters in FILTERS:
         ask(f"describe {filters}", DescribeAclsRequest(**{**ANY_FILTER, **filters}), _list_described)
-    requests: list[list[Change]] = [[], [FILTERS[-1]], [{"resource_name_filter": "m1"}, {"operation": 99}, {"resource_name_filter": "m1"}]]
+    requests: list[list[Change]] = [
+        [], [FILTERS[-1]], [{"resource_name_filter": "m1"}, {"operation": 99}, {"resource_name_filter": "m1"}],
+    ]  # fmt: skip
     for number, deleted in enumerate([*requests, *([one] for one in reversed(FILTERS))]):
         made = [DeleteAclsRequestDeleteAclsFilter(**{**ANY_FILTER, **change}) for change in deleted]
         ask(f"delete {number} {deleted}", DeleteAclsRequest(filters=made), _list_deleted)

@@ -4,7 +4,7 @@ Sources: Kafka's ResourceType, PatternType, AclOperation and AclPermissionType; 
 """
 
 from enum import IntEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 
@@ -19,11 +19,10 @@ class _Code(IntEnum):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Return the member with a name in either spelling, case-insensitive. Raises ValueError."""
-        wanted = text.replace("_", "").lower()
-        for code in cls:
-            if code.title.lower() == wanted:
-                return code
-        raise ValueError(f"unknown {cls.__name__}: {text!r}")
+        code = _find_code(cls, text)
+        if code is None:
+            raise ValueError(f"unknown {cls.__name__}: {text!r}")
+        return cls(code)
 
     @classmethod
     def from_code(cls, code: int) -> Self:
@@ -32,6 +31,12 @@ class _Code(IntEnum):
             return cls(code)
         except ValueError:
             return cls(0)
+
+
+@lru_cache(maxsize=256)
+def _find_code(kind: type[_Code], text: str) -> int | None:
+    wanted = text.replace("_", "").lower()
+    return next((code for code in kind if code.title.lower() == wanted), None)
 
 
 class ResourceType(_Code):

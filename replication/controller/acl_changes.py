@@ -4,9 +4,11 @@ Of two changes of a pattern at the same time the second is based on the first. A
 the response. Source: AclAuthorizer of Kafka 3.9; a notice and the change of its pattern are one transaction here.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice
 from typing import Final, NamedTuple
 
+from odradek.protocol.access_control import PatternType, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.configs.entity_changes import RACES
 from odradek.replication.controller.configs.nodes import remove_old_notices
@@ -33,9 +35,13 @@ from odradek.replication.metadata.store import (
     TransactionError,
     TransactionTooLargeError,
 )
-from odradek.replication.pauses import Pause, run_with_pauses
+from odradek.replication.pauses import Pause, in_slices, run_with_pauses
 
 PATTERNS_PER_TRANSACTION: Final = 50
+ENTRIES_PER_TRANSACTION: Final = 500
+"""Entries that a transaction adds at most: the authorizer applies them in one step, in some ms."""
+
+PATTERNS_PER_STEP: Final = 100
 
 _ATTEMPTS: Final = 10
 
@@ -70,7 +76,10 @@ class AclChanges:
         """Add entries to patterns. Return the errors of the patterns that could not be changed."""
 
         async def run() -> dict[ResourcePattern, KafkaError]:
-            return await self._update(list(added), lambda pattern, entries: entries | added[pattern])
+            errors: dict[ResourcePattern, KafkaError] = {}
+            for some in _divide(added):
+                await self._update(some, _add(some), errors)
+            return errors
 
         return await self._events.submit(EventKind.CONFIGURATION, "create ACLs", run)
 
@@ -96,7 +105,10 @@ class AclChanges:
             removed[pattern] = frozenset(e for e in entries if any(one.matches_entry(e) for one in matching))
             return entries - removed[pattern]
 
-        errors = await self._update(list(selected), remove)
+        errors: dict[ResourcePattern, KafkaError] = {}
+        patterns = list(selected)
+        for first in range(0, len(patterns), PATTERNS_PER_TRANSACTION):
+            await self._update(patterns[first : first + PATTERNS_PER_TRANSACTION], remove, errors)
         results: list[Deletion] = [Deletion([], None) for _ in filters]
         for pattern, numbers in selected.items():
             await self._pause()
@@ -111,32 +123,33 @@ class AclChanges:
     async def _select(self, filters: Sequence[AclFilter]) -> dict[ResourcePattern, list[int]]:
         """Return the patterns that filters select, each with the numbers of these filters.
 
-        Patterns that a filter names are included even if the cache does not have them yet.
+        A pattern that a filter names exactly is included even if the cache does not have it yet.
         """
         selected: dict[ResourcePattern, list[int]] = {}
         for number, one in enumerate(filters):
-            await self._pause()
-            patterns: Iterable[ResourcePattern] = one.named_patterns()
-            if not patterns:
-                patterns = [pattern for pattern in self.cache.acls if one.matches_pattern(pattern)]
-            for pattern in patterns:
-                if nodes.can_be_stored(self._store, pattern.name):
+            named = one.named_patterns()
+            is_exact = one.pattern_type is not PatternType.MATCH and one.resource_type is not ResourceType.ANY
+            every = list(self.cache.acls) if named is None else named
+            async for pattern in in_slices(every, PATTERNS_PER_STEP, self._pause):
+                is_selected = is_exact or pattern in self.cache.acls
+                if named is None:
+                    is_selected = one.matches_pattern(pattern)
+                if is_selected and nodes.can_be_stored(self._store, pattern.name):
                     selected.setdefault(pattern, []).append(number)
         return selected
 
-    async def _update(self, patterns: Sequence[ResourcePattern], change: Change) -> dict[ResourcePattern, KafkaError]:
-        """Change the entries of patterns, many in one transaction; return the errors of those that failed."""
-        errors: dict[ResourcePattern, KafkaError] = {}
-        for first in range(0, len(patterns), PATTERNS_PER_TRANSACTION):
-            some = patterns[first : first + PATTERNS_PER_TRANSACTION]
-            try:
-                await self._update_some(some, change)
-            except MetadataStoreError as error:
-                errors.update(dict.fromkeys(some, as_kafka_error(error)))
-            except KafkaError as error:
-                errors.update(dict.fromkeys(some, error))
-            await self._pause()
-        return errors
+    async def _update(
+        self, patterns: Iterable[ResourcePattern], change: Change, errors: dict[ResourcePattern, KafkaError]
+    ) -> None:
+        """Change the entries of patterns in one transaction; add the error of each pattern that failed."""
+        some = list(patterns)
+        try:
+            await self._update_some(some, change)
+        except MetadataStoreError as error:
+            errors.update(dict.fromkeys(some, as_kafka_error(error)))
+        except KafkaError as error:
+            errors.update(dict.fromkeys(some, error))
+        await self._pause()
 
     async def _update_some(self, patterns: Sequence[ResourcePattern], change: Change) -> None:
         for attempt in range(_ATTEMPTS):
@@ -197,3 +210,25 @@ class AclChanges:
     @property
     def _pause(self) -> Pause:
         return self._events.executor.pause
+
+
+def _add(added: Mapping[ResourcePattern, Set[AclEntry]]) -> Change:
+    return lambda pattern, entries: entries | added[pattern]
+
+
+def _divide(
+    added: Mapping[ResourcePattern, Set[AclEntry]],
+) -> Iterator[dict[ResourcePattern, Set[AclEntry]]]:
+    """Divide entries among transactions."""
+    some: dict[ResourcePattern, Set[AclEntry]] = {}
+    room = ENTRIES_PER_TRANSACTION
+    for pattern, entries in added.items():
+        rest = iter(entries)
+        while part := set(islice(rest, room)):
+            some[pattern] = part
+            room -= len(part)
+            if not room or len(some) == PATTERNS_PER_TRANSACTION:
+                yield some
+                some, room = {}, ENTRIES_PER_TRANSACTION
+    if some:
+        yield some

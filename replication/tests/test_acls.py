@@ -169,6 +169,32 @@ def test_each_filter_lists_what_it_selects(server):
     assert member.acls == {TOPIC: {WRITE}}
 
 
+@pytest.mark.parametrize("name", ["t", "tee", "t" * 300, "*", "", None])
+@pytest.mark.parametrize("resource_type", [ResourceType.TOPIC, ResourceType.ANY])
+@pytest.mark.parametrize("pattern_type", [code for code in PatternType if code is not PatternType.UNKNOWN])
+def test_a_filter_names_the_patterns_that_it_matches(name, resource_type, pattern_type):
+    one = AclFilter(resource_type, name, pattern_type)
+    patterns = [
+        ResourcePattern(type_, stored, kind)
+        for type_ in (ResourceType.TOPIC, ResourceType.GROUP)
+        for stored in ("t", "te", "tee", "tt", "*", "x")
+        for kind in (PatternType.LITERAL, PatternType.PREFIXED)
+    ]
+    named = one.named_patterns()
+    matched = {pattern for pattern in patterns if one.matches_pattern(pattern)}
+    assert named is None or matched == set(patterns) & set(named)
+    assert (named is None) == (name is None or (len(name) == 300 and pattern_type is PatternType.MATCH))
+
+
+def test_many_entries_of_a_pattern_are_added_in_several_transactions(server):
+    member = Member(server)
+    number = member.store.last_transaction_id
+    entries = [AclEntry(f"User:{index}", "*", Operation.READ, Permission.ALLOW) for index in range(1201)]
+    assert member.create(TOPIC, *entries) == {}
+    assert member.acls == {TOPIC: set(entries)} == Member(server).acls
+    assert member.store.last_transaction_id == number + 3
+
+
 def test_many_patterns_are_changed_in_few_transactions(server):
     member = Member(server)
     count = 2 * PATTERNS_PER_TRANSACTION + 1

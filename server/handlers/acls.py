@@ -72,12 +72,14 @@ def describe_acls(
 def _describe(acls: "AclChanges", selection: AclFilter) -> Generator[None, None, DescribeAclsResponse]:
     resources = []
     number = 0
-    # The lists of entries are never changed, but their table is while this suspends.
-    for pattern, entries in list(acls.cache.acls.items()):
+    every = selection.named_patterns()
+    # The table changes while this suspends.
+    for pattern in list(acls.cache.acls) if every is None else every:
         number += 1
         if number % ROWS_PER_STEP == 0:
             yield
-        if not selection.matches_pattern(pattern):
+        entries = acls.cache.acls.get(pattern)
+        if entries is None or not selection.matches_pattern(pattern):
             continue
         descriptions = []
         for entry in entries:

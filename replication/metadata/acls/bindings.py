@@ -8,11 +8,17 @@ from typing import Final, NamedTuple
 
 from odradek.protocol.access_control import Operation, PatternType, Permission, ResourceType
 
+RESOURCE_TYPES: Final = tuple(code for code in ResourceType if code > ResourceType.ANY)
+
 WILDCARD: Final = "*"
 """The literal name that matches every resource of a type, and the host that matches every host."""
 
 WILDCARD_PRINCIPAL: Final = "User:*"
 """The principal of entries for everybody."""
+
+
+MAX_MATCHED_LENGTH: Final = 249
+"""Length of a resource name up to which each of its prefixes is looked up. No name of a topic is longer."""
 
 
 class ResourcePattern(NamedTuple):
@@ -89,14 +95,19 @@ class AclFilter(NamedTuple):
             and self.permission in (Permission.ANY, entry.permission)
         )
 
-    def named_patterns(self) -> list[ResourcePattern]:
-        """Return the patterns that the filter names, whether or not they have entries; none if it selects by type."""
-        if self.name is None or self.resource_type in (ResourceType.ANY, ResourceType.UNKNOWN):
-            return []
-        if self.pattern_type is PatternType.ANY:
-            types = [PatternType.LITERAL, PatternType.PREFIXED]
-        elif self.pattern_type in (PatternType.LITERAL, PatternType.PREFIXED):
-            types = [self.pattern_type]
+    def named_patterns(self) -> list[ResourcePattern] | None:
+        """Return all patterns that the filter can select, whether or not they have entries.
+
+        None if there are too many: the filter has no name, or a long name, each start of which is a prefix.
+        """
+        if self.name is None or (self.pattern_type is PatternType.MATCH and len(self.name) > MAX_MATCHED_LENGTH):
+            return None
+        if self.pattern_type is PatternType.MATCH:
+            literal = [(PatternType.LITERAL, name) for name in dict.fromkeys((self.name, WILDCARD))]
+            lengths = range(1, len(self.name) + 1)
+            kinds = literal + [(PatternType.PREFIXED, self.name[:length]) for length in lengths]
         else:
-            types = []
-        return [ResourcePattern(self.resource_type, self.name, one) for one in types]
+            every = (PatternType.LITERAL, PatternType.PREFIXED)
+            kinds = [(one, self.name) for one in every if self.pattern_type in (PatternType.ANY, one)]
+        types = RESOURCE_TYPES if self.resource_type is ResourceType.ANY else (self.resource_type,)
+        return [ResourcePattern(type_, name, kind) for type_ in types for kind, name in kinds]

@@ -13,13 +13,12 @@ from urllib.parse import unquote
 
 from odradek.protocol.access_control import Operation, PatternType, Permission, ResourceType
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.acls.bindings import AclEntry, Entries, ResourcePattern
+from odradek.replication.metadata.acls.bindings import RESOURCE_TYPES, AclEntry, Entries, ResourcePattern
 from odradek.replication.metadata.store import MetadataStore, Node
 
 C = TypeVar("C", Operation, Permission)
 
 NOTICE_PREFIX: Final = "acl_changes_"
-RESOURCE_TYPES: Final = tuple(code for code in ResourceType if code > ResourceType.ANY)
 ENTRIES_PER_STEP: Final = 500
 """Entries that are encoded or decoded in one step, in about 1 ms."""
 _VERSION: Final = 1

@@ -1,4 +1,4 @@
-"""The audit log: one line for each denial (info) and each permission (debug), by the logger of this module.
+"""The audit log: one line for each denial (info) and each permission (debug), by the logger `odradek.authorizer`.
 
     Denied principal="User:alice" host=10.0.0.7 operation=Write resource=Topic:"orders" reason="no ACL"
 
@@ -14,7 +14,7 @@ from typing import Final
 from odradek.protocol.access_control import Operation, ResourceType
 from odradek.server.security.authorization.acl_index import Decision
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("odradek.authorizer")
 
 MAX_NAME_LENGTH: Final = 200
 """Characters of a name in a line; longer names are shortened."""
