@@ -39,12 +39,15 @@ class FrameError(DecodeError):
 
 
 class FrameSplitter:
-    """Divides a stream into frames of at most `max_frame_bytes` content (Kafka: `socket.request.max.bytes`)."""
+    """Divides a stream into frames of at most `max_frame_bytes` content (Kafka: `socket.request.max.bytes`).
 
-    __slots__ = ("_held", "_max_frame_bytes", "_wanted_bytes")
+    max_frame_bytes: may be changed; counts for frames whose length has not arrived
+    """
+
+    __slots__ = ("_held", "_wanted_bytes", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._held = bytearray()
         self._wanted_bytes = SIZE_BYTES
 
@@ -58,7 +61,7 @@ class FrameSplitter:
         """Return whether `data`, as the next piece, is exactly one frame, so that `feed` would return it unchanged."""
         content_bytes = len(data) - SIZE_BYTES
         return (
-            0 <= content_bytes <= self._max_frame_bytes
+            0 <= content_bytes <= self.max_frame_bytes
             and not self._held
             and int.from_bytes(data[:SIZE_BYTES], "big") == content_bytes
         )
@@ -80,8 +83,8 @@ class FrameSplitter:
                 if len(held) < SIZE_BYTES:
                     return frames
                 content_bytes = int.from_bytes(held, "big", signed=True)
-                if not 0 <= content_bytes <= self._max_frame_bytes:
-                    raise _frame_error(bytes(held), self._max_frame_bytes, frames)
+                if not 0 <= content_bytes <= self.max_frame_bytes:
+                    raise _frame_error(bytes(held), self.max_frame_bytes, frames)
                 self._wanted_bytes = SIZE_BYTES + content_bytes
             end = start + self._wanted_bytes - len(held)
             held += data if not start and end >= size else memoryview(data)[start:end]
@@ -102,7 +105,7 @@ class FrameSplitter:
         self, data: bytes, start: int, size: int, frames: list[bytes | memoryview]
     ) -> list[bytes | memoryview]:
         """Add the frames from `start` on, and hold the rest of `data`."""
-        most_bytes = self._max_frame_bytes
+        most_bytes = self.max_frame_bytes
         while size - start >= SIZE_BYTES:
             content_bytes = int.from_bytes(data[start : start + SIZE_BYTES], "big", signed=True)
             if not 0 <= content_bytes <= most_bytes:

@@ -47,12 +47,13 @@ from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.replication.replicas.throttle import DirectoryMoveThrottle
 from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
+from odradek.server.config.broker import SASL_PROTOCOLS
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.membership.embedded import EmbeddedMembership
-from odradek.server.network.connection import Connection
+from odradek.server.network.connection import Authenticate, Connection
 from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.reactor import find_poll_counter, find_watchdog
@@ -274,7 +275,7 @@ class Broker:
         for listener in self.config.endpoints:
             factory = KafkaTransportFactory(
                 self._make_connection_factory(listener),
-                self.config.socket_request_max_bytes,
+                self._first_frame_bytes(listener),
                 self._connections,
                 plaintext_writers(self._environment.send_file),
             )
@@ -286,6 +287,12 @@ class Broker:
             self._acceptors.append(acceptor)
             bound_ports[listener.name] = port.getHost().port
         return self.config.advertise(bound_ports, self._environment.host_name())
+
+    def _first_frame_bytes(self, listener: Listener) -> int:
+        """Return the maximum size of the first requests of a connection."""
+        if listener.protocol in SASL_PROTOCOLS:
+            return int(self.config.listener_value(listener.name, "sasl.server.max.receive.size"))
+        return self.config.socket_request_max_bytes
 
     def _with_tls(self, listener: Listener, plain: KafkaTransportFactory) -> Factory:
         """Return the factory of a listener's connections, with TLS if its security protocol has it."""
@@ -333,11 +340,37 @@ class Broker:
         raise AssertionError("no host to listen on")
 
     def _make_connection_factory(self, listener: Listener) -> Callable[[KafkaTransport], Connection]:
+        authenticate = self._make_authentication(listener)
+
         def make(transport: KafkaTransport) -> Connection:
             context = RequestContext(transport.peer_host, listener.name, listener.protocol)
-            return Connection(transport, self._dispatch, context)
+            return Connection(transport, self._dispatch, context, authenticate)
 
         return make
+
+    def _make_authentication(self, listener: Listener) -> Authenticate | None:
+        """Return the function that begins the authentication of a connection; None for a listener without SASL."""
+        if listener.protocol not in SASL_PROTOCOLS:
+            return None
+        # Imported here because most brokers need no SASL.
+        from odradek.server.network.sasl import SaslListener
+        from odradek.server.security.sasl.mechanisms import MechanismParts, make_mechanisms
+        from odradek.server.security.sasl.settings import make_sasl_settings
+
+        try:
+            settings = make_sasl_settings(self.config, listener.name)
+            parts = MechanismParts(lambda: self.services.entity_configs.configs, self._random.getrandbits)
+            mechanisms = make_mechanisms(settings, parts)
+        except PropertyError as error:
+            raise BrokerStartError(str(error)) from error
+        return SaslListener(
+            settings,
+            mechanisms,
+            lambda: Dispatch(self.services, self.services.apis),
+            self._reactor,
+            self._now_ms,
+            self.config.socket_request_max_bytes,
+        ).authenticate
 
     async def _open(self, advertised: tuple[Listener, ...]) -> Services:
         """Create the parts between the store and the handlers; return when the broker has joined its cluster."""

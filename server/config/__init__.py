@@ -11,6 +11,7 @@
 - `transactions`: properties of transactions
 - `security`: properties of TLS
 - `authorization`: properties of authorization
+- `sasl`: properties of SASL
 - `zookeeper`: properties of the connection to ZooKeeper
 - `accepted`: properties that are accepted without effect
 - `reasons`: reasons why properties have no effect

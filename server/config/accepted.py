@@ -1,7 +1,7 @@
 """Properties of Kafka's server.properties that are accepted without effect."""
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
-from odradek.server.config.reasons import NO_AUTHENTICATION, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, ONE_PROTOCOL
+from odradek.server.config.reasons import JAVA_CLASS, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, ONE_PROTOCOL
 
 
 class AcceptedProperties(PropertySet):
@@ -180,7 +180,7 @@ class AcceptedProperties(PropertySet):
         "principal.builder.class",
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
         update_mode=UpdateMode.PER_BROKER,
-        no_effect=NO_AUTHENTICATION,
+        no_effect=JAVA_CLASS,
         doc="Java class that derives the principal of a connection.",
     )
     process_roles = string_list(

@@ -19,23 +19,33 @@ from odradek.server.config.listeners import (
     resolve_advertised,
 )
 from odradek.server.config.network import NetworkProperties
+from odradek.server.config.sasl import LOGIN_MODULES, MECHANISM_PROPERTIES, SaslProperties
 from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
 from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
 from odradek.server.security.tls.settings import TlsSettings
 
-SERVED_PROTOCOLS = ("PLAINTEXT", "SSL")
+SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 
 LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
 
-LISTENER_PROPERTIES = (*LISTENER_LIMITS, *SecurityProperties.declared())
+LISTENER_PROPERTIES = (
+    *LISTENER_LIMITS,
+    *SecurityProperties.declared(),
+    "connections.max.reauth.ms",
+    "sasl.enabled.mechanisms",
+    "sasl.server.max.receive.size",
+)
 """Properties that can be set per listener, as `listener.name.<listener>.<property>`."""
+
+_MECHANISM_PREFIXES = tuple(f"{mechanism.lower()}." for mechanism in LOGIN_MODULES)
 
 THEMES = (
     NetworkProperties,
     SecurityProperties,
     AuthorizationProperties,
+    SaslProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -79,15 +89,23 @@ _CAPPED_BY_BROKERS = (
 
 
 def is_listener_property(name: str) -> bool:
-    """Return whether a name sets one of LISTENER_PROPERTIES for a listener."""
-    return listener_base(name) in LISTENER_PROPERTIES
+    """Return whether a name sets one of LISTENER_PROPERTIES for a listener, or a property of one of its mechanisms."""
+    base_name = listener_base(name)
+    return base_name is not None and (
+        base_name in LISTENER_PROPERTIES or _mechanism_base(base_name) in MECHANISM_PROPERTIES
+    )
+
+
+def _mechanism_base(base_name: str) -> str:
+    """Return the property that `<mechanism>.<property>` overrides; the same name for other names."""
+    return base_name.partition(".")[2] if base_name.startswith(_MECHANISM_PREFIXES) else base_name
 
 
 def parse_listener_property(name: str, text: str) -> tuple[tuple[str, str], Any]:
     """Parse a listener property; return ((listener, property), value). Raises PropertyError."""
     listener, base_name = name.removeprefix(LISTENER_PREFIX).split(".", 1)
     try:
-        value = BrokerConfig.declared()[base_name].parse(text)
+        value = BrokerConfig.declared()[_mechanism_base(base_name)].parse(text)
     except PropertyError as error:
         raise PropertyError(name, error.value, error.allowed) from None
     if base_name in LISTENER_LIMITS and value < 1:
@@ -99,6 +117,7 @@ class BrokerConfig(
     NetworkProperties,
     SecurityProperties,
     AuthorizationProperties,
+    SaslProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -117,7 +136,8 @@ class BrokerConfig(
         inter_broker_name: name of the listener for connections between brokers
         inter_broker_protocol: its security protocol
         topic_defaults: configuration of a topic without own properties; the base of its LogConfig
-        listener_properties: by listener and property, the `listener.name.<listener>.<property>` of LISTENER_PROPERTIES
+        listener_properties: by listener and property, the `listener.name.<listener>.<property>` of LISTENER_PROPERTIES,
+            and of mechanisms, whose properties begin with `<mechanism>.`
         connections_of_hosts: `max.connections.per.ip.overrides` by host
     """
 
@@ -222,6 +242,28 @@ class BrokerConfig(
         }
         return TlsSettings(prefix=f"{LISTENER_PREFIX}{listener_name.lower()}.", own=own, **values)
 
+    def listener_value(self, listener_name: str, name: str) -> Any:
+        """Return the value of one of LISTENER_PROPERTIES: the listener's own, or the one without a prefix."""
+        key = listener_name, name
+        return self.listener_properties[key] if key in self.listener_properties else self.value(name)
+
+    def listener_property_name(self, listener_name: str, name: str) -> str:
+        """Return the name of the property that `listener_value` returns, for errors."""
+        has_own = (listener_name, name) in self.listener_properties
+        return f"{LISTENER_PREFIX}{listener_name.lower()}.{name}" if has_own else name
+
+    def mechanism_value(self, listener_name: str, mechanism: str, name: str) -> Any:
+        """Return the value of one of MECHANISM_PROPERTIES: the mechanism's own, or that of `listener_value`."""
+        key = listener_name, f"{mechanism.lower()}.{name}"
+        if key in self.listener_properties:
+            return self.listener_properties[key]
+        return self.listener_value(listener_name, name)
+
+    @staticmethod
+    def mechanism_prefix(listener_name: str, mechanism: str) -> str:
+        """Return the prefix of the properties of a listener's mechanism."""
+        return f"{LISTENER_PREFIX}{listener_name.lower()}.{mechanism.lower()}."
+
     def limit_by_brokers(self, name: str, live_brokers: int) -> int:
         """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.
 
@@ -323,10 +365,6 @@ class BrokerConfig(
         names = {listener.name for listener in self.endpoints}
         if not names:
             raise PropertyError("listeners", ",".join(self.listeners), "must name a listener for clients")
-        for listener in self.endpoints:
-            if listener.protocol not in SERVED_PROTOCOLS:
-                served = ", ".join(SERVED_PROTOCOLS)
-                raise PropertyError("listeners", str(listener), f"this version serves {served} only")
         advertised = {listener.name for listener in self.advertised_endpoints}
         if not advertised or not advertised <= names:
             text = ",".join(map(str, self.advertised_endpoints))

@@ -6,14 +6,14 @@ from typing import Final, NamedTuple
 from odradek.log.config import CLUSTER_ONLY
 from odradek.properties import PropertyError, nearest
 from odradek.replication.metadata.broker_configs import listener_base
-from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
+from odradek.server.config.broker import SASL_PROTOCOLS, BrokerConfig, is_listener_property, parse_listener_property
 from odradek.server.config.properties_file import read_properties
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 
 # Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can
 # be used unchanged, but not declared.
 ACCEPTED_PREFIXES = (
-    "client.quota.callback.", "config.providers", "connections.max.reauth.",
+    "client.quota.callback.", "config.providers",
     "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
@@ -22,6 +22,7 @@ ACCEPTED_PREFIXES = (
     "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "zookeeper.ssl.",
 )  # fmt: skip
 
+JAAS: Final = "sasl.jaas.config"
 _MISSING_COMPONENT = "this broker lacks the component"
 
 
@@ -96,6 +97,10 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
         known[name] = text
         if prop.no_effect:
             without_effect.setdefault(prop.no_effect, []).append(name)
+    for name in values:
+        if name == JAAS or listener_base(name) == JAAS:
+            known.pop(name, None)
+            warnings.append(f"{name} is ignored: its name must be listener.name.<listener>.<mechanism>.{JAAS}")
     if known.get("zookeeper.connect"):
         without_effect.pop(CLUSTER_ONLY, None)
     for reason, names in sorted(without_effect.items()):
@@ -129,7 +134,11 @@ def _validate(values: Mapping[str, str]) -> BrokerConfig:
         config = BrokerConfig(valid)
     except PropertyError as error:
         errors.append(error)
-    _raise_all(errors or list(config.find_contradictions()) or list(_find_tls_errors(config)))
+    _raise_all(
+        errors
+        or list(config.find_contradictions())
+        or [*_find_tls_errors(config), *_find_sasl_errors(config)]
+    )
     return config
 
 
@@ -147,6 +156,24 @@ def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
             make_server_context(settings)
             if config.zookeeper_connect and listener.name == config.inter_broker_name:
                 make_client_context(settings)
+        except PropertyError as error:
+            yield error
+
+
+def _find_sasl_errors(config: BrokerConfig) -> Iterator[PropertyError]:
+    """Iterate over errors in the mechanisms of listeners."""
+    with_sasl = [listener for listener in config.endpoints if listener.protocol in SASL_PROTOCOLS]
+    if not with_sasl:
+        return
+    # Imported here because most brokers need neither.
+    from odradek.server.security.sasl.mechanisms import check_mechanisms
+    from odradek.server.security.sasl.settings import make_client_settings, make_sasl_settings
+
+    for listener in with_sasl:
+        try:
+            check_mechanisms(make_sasl_settings(config, listener.name))
+            if config.zookeeper_connect and listener.name == config.inter_broker_name:
+                make_client_settings(config)
         except PropertyError as error:
             yield error
 

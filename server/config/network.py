@@ -1,7 +1,7 @@
 """Properties of listeners, connections and requests."""
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
-from odradek.server.config.reasons import NO_AUTHENTICATION, NO_THREADS
+from odradek.server.config.reasons import NO_EARLY_START, NO_THREADS
 
 
 class NetworkProperties(PropertySet):
@@ -120,7 +120,6 @@ class NetworkProperties(PropertySet):
         "connection.failed.authentication.delay.ms",
         100,
         minimum=0,
-        no_effect=NO_AUTHENTICATION,
         doc="Delay of the response to a failed authentication.",
     )
     request_timeout_ms = integer(
@@ -215,6 +214,6 @@ class NetworkProperties(PropertySet):
     early_start_listeners = string_list(
         "early.start.listeners",
         None,
-        no_effect=NO_AUTHENTICATION,
+        no_effect=NO_EARLY_START,
         doc="Kafka's listeners that open before its authorizer is ready.",
     )

@@ -7,10 +7,10 @@ from odradek.log.config import CLUSTER_ONLY, NO_REMOTE_STORAGE
 __all__ = [
     "CLUSTER_ONLY",
     "JAVA_CLASS",
-    "NO_AUTHENTICATION",
     "NO_CLIENT_METRICS",
     "NO_CONSUMER_GROUPS",
     "NO_CORDONING",
+    "NO_EARLY_START",
     "NO_JMX",
     "NO_KRAFT",
     "NO_REMOTE_STORAGE",
@@ -20,10 +20,10 @@ __all__ = [
 ]
 
 JAVA_CLASS: Final = "Java classes cannot be loaded"
-NO_AUTHENTICATION: Final = "clients are not authenticated"
 NO_CLIENT_METRICS: Final = "metrics of clients are not collected"
 NO_CONSUMER_GROUPS: Final = "only the classic group protocol is supported"
 NO_CORDONING: Final = "log directories cannot be cordoned"
+NO_EARLY_START: Final = "all listeners open when the broker has started"
 NO_JMX: Final = "there are no JMX metrics"
 NO_KRAFT: Final = "there is no KRaft quorum"
 NO_THREADS: Final = "one event loop does the work"

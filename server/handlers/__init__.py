@@ -1,6 +1,7 @@
 """Request handlers, one module for each group of APIs. Each declares the parts of the broker that it needs.
 
 - `api_versions`: ApiVersions
+- `sasl`: SaslHandshake, SaslAuthenticate after the authentication
 - `metadata`: Metadata, DescribeCluster
 - `topic_partitions`: DescribeTopicPartitions
 - `produce`: Produce

@@ -7,6 +7,8 @@
 - `connection_transport`: interfaces between a connection and its transport
 - `connection`: requests and responses of a connection, in order
 - `connection_state`: states of a connection
+- `sasl`: authentication of a client before its requests
+- `sasl_state`: states of an authentication
 - `request_pipeline`: the stages of a request, from frame to response
 - `produce_fast_path`: produce requests like an earlier one, without decoding
 - `large_messages`: large requests and responses, in steps

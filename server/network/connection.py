@@ -33,6 +33,9 @@ from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent
 from odradek.server.network.connection_transport import ConnectionTransport
 from odradek.server.network.request_pipeline import (
     AppendedProduce,
+    LastResponse,
+    Pipeline,
+    PipelineChange,
     RequestInProgress,
     RequestOutcome,
     RequestOutput,
@@ -44,6 +47,7 @@ from odradek.server.work.waits import shorten_wait
 logger = logging.getLogger(__name__)
 
 Arguments = ParamSpec("Arguments")
+Authenticate = Callable[[RequestPipeline, RequestContext], Pipeline]
 
 _BACKLOG_LIMIT: Final = 16
 _BACKLOG_LIMIT_BYTES: Final = 1048576
@@ -63,7 +67,9 @@ _CLOSED: Final = ConnectionState.CLOSED
 class Connection:
     """The order of requests and responses of one connection.
 
+    authenticate: returns the pipeline until the client is authenticated; None without SASL
     in_progress: the request that has begun and has no response yet
+    is_authenticating: the client has to authenticate itself first
 
     Set by the scheduler:
     api_key, expected_s: API of the last request, and the expected time of the next request of this API
@@ -72,10 +78,18 @@ class Connection:
     is_cost_guessed: the level was chosen by the cost of the API on other connections
     """
 
-    def __init__(self, transport: ConnectionTransport, dispatch: Dispatch, context: RequestContext) -> None:
+    def __init__(
+        self,
+        transport: ConnectionTransport,
+        dispatch: Dispatch,
+        context: RequestContext,
+        authenticate: Authenticate | None = None,
+    ) -> None:
         self._transport = transport
         self._scheduler = transport.scheduler
-        self._pipeline = RequestPipeline(dispatch, context)
+        requests = RequestPipeline(dispatch, context)
+        self._pipeline: Pipeline = requests if authenticate is None else authenticate(requests, context)
+        self.is_authenticating = authenticate is not None
         self._state = _OPEN
         self.context = context
         self.in_progress: RequestInProgress | None = None
@@ -326,8 +340,25 @@ class Connection:
             self._transport.writer.send_one(output)
         elif isinstance(output, list):
             self._transport.writer.send(output)
-        elif output is not None:
+        elif isinstance(output, RequestInProgress):
             self._wait_for(output)
+        elif isinstance(output, PipelineChange):
+            self._change_pipeline(output)
+        elif output is not None:
+            self._close_with(output)
+
+    def _change_pipeline(self, change: PipelineChange) -> None:
+        self._pipeline = change.pipeline
+        self.is_authenticating = False
+        self._transport.limit_frames(change.max_frame_bytes)
+        self._send(change.output)
+
+    def _close_with(self, last: LastResponse) -> None:
+        """Close the connection after its last response. Requests that have arrived are dropped."""
+        self._backlog.clear()
+        if last.response is not None:
+            self._transport.writer.send_one(last.response)
+        self.refuse(last.why)
 
 
 class _LostTransport:

@@ -52,5 +52,8 @@ class ConnectionTransport(Protocol):
     def resume_reading(self) -> None:
         """Read again."""
 
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """Set the maximum size of the content of the frames that follow."""
+
     def close(self) -> None:
         """Close the connection. Calls `Connection.closing`."""

@@ -7,7 +7,7 @@ import logging
 import struct
 from collections.abc import Generator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
@@ -52,7 +52,14 @@ _COPIED_RESPONSE_BYTES: Final = 32 << 10
 _NO_ID: Final = b"\0" * (2**15 + 1)
 """Longer than any client id, and therefore equal to none."""
 
-RequestOutcome = Message | EncodedBody | EncodedResponse | bytearray | NoResponse | Failure
+class LastResponse(NamedTuple):
+    """The end of a connection: a response, if there is one, and the reason for the log."""
+
+    response: bytearray | None
+    why: str
+
+
+RequestOutcome = Message | EncodedBody | EncodedResponse | LastResponse | bytearray | NoResponse | Failure
 """The results of Deferreds that a request waits for."""
 
 
@@ -91,8 +98,38 @@ class AppendedProduce(NamedTuple):
     produce: "PendingProduce"
 
 
-RequestOutput = bytearray | list[Piece] | RequestInProgress | None
-"""An encoded response of one piece or of several, a request in progress, or no response."""
+class PipelineChange(NamedTuple):
+    """The output of a request after which another pipeline takes the requests of the connection.
+
+    max_frame_bytes: maximum size of the requests that follow
+    """
+
+    output: "RequestOutput"
+    pipeline: "Pipeline"
+    max_frame_bytes: int
+
+
+RequestOutput = bytearray | list[Piece] | RequestInProgress | PipelineChange | LastResponse | None
+"""An encoded response of one piece or of several, a request in progress, a change of the connection, or no response."""
+
+
+class Pipeline(Protocol):
+    """Turns the frames of one connection into responses: a `RequestPipeline`, or one that is before it for SASL."""
+
+    def begin(self, frame: bytes | memoryview, /) -> RequestOutput:
+        """Run a request until it has a response or has to wait."""
+
+    def append_next(self, frame: bytes | memoryview, /) -> bytearray | AppendedProduce | None:
+        """Append the batch of the next request, if that is possible (`RequestPipeline.append_next`)."""
+
+    def respond(self, appended: AppendedProduce, /) -> RequestOutput:
+        """Return the response to an appended batch, or wait for it."""
+
+    def finish(self, outcome: "RequestOutcome", waiting: RequestInProgress, /) -> RequestOutput:
+        """Continue with the outcome of a request in progress."""
+
+    def encode(self, api: BoundApi, correlation_id: int, response: Message, /) -> RequestOutput:
+        """Encode a response, a large one in slices."""
 
 
 class RequestPipeline:
@@ -196,6 +233,8 @@ class RequestPipeline:
             return _make_pieces(out, [])
         if isinstance(outcome, NoResponse):
             return None
+        if isinstance(outcome, LastResponse):
+            return outcome
         if waiting.frame is not None:
             self.add_to_fast_path(waiting.frame, waiting.request, outcome)
         return self.encode(waiting.api, waiting.correlation_id, outcome)

@@ -438,6 +438,10 @@ class KafkaTransport(TwistedProtocol):
         if not self._is_closing and not self._has_input_ended and transport.connected:
             transport.startReading()
 
+    def limit_frames(self, max_frame_bytes: int) -> None:
+        """Set the maximum size of the content of the frames that follow."""
+        self._splitter.max_frame_bytes = max_frame_bytes
+
     def _set_read_size(self, size_bytes: int) -> None:
         self._read_bytes = size_bytes
         transport = self.transport

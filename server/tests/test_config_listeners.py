@@ -124,11 +124,6 @@ def test_listeners_of_controllers_are_left_out():
     assert [one.port for one in config.advertised_endpoints] == [9092]
 
 
-def test_protocols_that_are_not_served_are_refused():
-    with pytest.raises(PropertyError, match=r"SASL_SSL://:9093 for configuration listeners: this version serves"):
-        endpoints(listeners="PLAINTEXT://:9092,SASL_SSL://:9093")
-
-
 def test_the_inter_broker_listener_must_be_advertised():
     with pytest.raises(PropertyError, match=r"inter\.broker\.listener\.name: must be one of: PLAINTEXT"):
         endpoints(inter_broker_listener_name="SSL")

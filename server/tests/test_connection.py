@@ -62,6 +62,9 @@ class Transport:
     def resume_reading(self):
         self.reading = True
 
+    def limit_frames(self, max_frame_bytes):
+        self.max_frame_bytes = max_frame_bytes
+
     def answers(self):
         sent = self.writer.sent
         return [(struct.unpack_from(">i", data, 4)[0], struct.unpack_from(">h", data, 12)[0]) for data in sent]

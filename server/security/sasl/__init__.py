@@ -1,4 +1,10 @@
 """SASL: proofs of a client's identity.
 
 - `mechanism`: the interface of a mechanism
+- `mechanisms`: the mechanisms of a listener
+- `settings`: their properties
+- `jaas`: login modules in the configuration
+- `plain`: PLAIN
+- `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
+- `scram_credentials`: what the metadata store contains instead of passwords
 """

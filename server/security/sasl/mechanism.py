@@ -4,18 +4,21 @@ Sources: RFC 4422; Kafka's SaslServerAuthenticator.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 
 class SaslError(Exception):
     """The client is not authenticated.
 
-    message: for the client, in the response with SASL_AUTHENTICATION_FAILED; it must not tell whether a user exists
+    message: for the client, in the response with SASL_AUTHENTICATION_FAILED; it must not reveal whether a user exists.
+        None for Kafka's message about invalid credentials, which contains the mechanism
+    reason: for the log; it must not contain a secret
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str | None, reason: str = "") -> None:
+        super().__init__(message or reason)
         self.message = message
+        self.reason = reason or message or "invalid credentials"
 
 
 class Authenticated(NamedTuple):
@@ -45,3 +48,9 @@ class SaslExchange(Protocol):
 
 MakeExchange = Callable[[], SaslExchange]
 """Begins an exchange of one mechanism of one listener."""
+
+
+OTHER_AUTHORIZATION_ID: Final = (
+    "Authentication failed: Client requested an authorization id that is different from username"
+)
+"""Kafka's message about a client that would act as another user."""

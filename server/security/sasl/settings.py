@@ -1,0 +1,118 @@
+"""The properties of SASL of one listener and one mechanism.
+
+Sources: Kafka's documentation, "Security Configs"; KIP-85 (sasl.jaas.config), KIP-103 (listener prefixes).
+"""
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from odradek.properties import HIDDEN, PropertyError
+from odradek.server.config.sasl import LOGIN_MODULES
+from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_jaas
+
+if TYPE_CHECKING:
+    from odradek.server.config import BrokerConfig
+
+JAAS: Final = "sasl.jaas.config"
+
+
+class MechanismSettings(NamedTuple):
+    """The properties of one mechanism of a listener.
+
+    prefix: `listener.name.<listener>.<mechanism>.`
+    jaas: the login module; None if it is not set
+    """
+
+    mechanism: str
+    prefix: str
+    jaas: LoginModule | None
+    max_reauth_ms: int
+
+    def require_jaas(self, *options: str) -> LoginModule:
+        """Return the login module, which has these options. Raises PropertyError."""
+        login_module = LOGIN_MODULES[self.mechanism]
+        if self.jaas is None:
+            example = "".join(f' {option}="..."' for option in options or ("user_alice",))
+            raise PropertyError(
+                f"{self.prefix}{JAAS}",
+                None,
+                f"must be set, for example to {login_module} required{example}; (a JAAS file, as in "
+                "java.security.auth.login.config, is not read)",
+            )
+        for option in options:
+            if option not in self.jaas.options:
+                raise PropertyError(f"{self.prefix}{JAAS}", HIDDEN, f"must have the option {option}")
+        return self.jaas
+
+
+class SaslSettings(NamedTuple):
+    """The properties of a listener. `mechanisms`: those that are enabled."""
+
+    mechanisms: tuple[MechanismSettings, ...]
+    max_receive_bytes: int
+    failure_delay_ms: int
+
+
+def make_sasl_settings(config: "BrokerConfig", listener_name: str) -> SaslSettings:
+    """Return the settings of a listener with SASL. Raises PropertyError."""
+    enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
+    known = ", ".join(LOGIN_MODULES)
+    for mechanism in enabled:
+        if mechanism not in LOGIN_MODULES:
+            name = config.listener_property_name(listener_name, "sasl.enabled.mechanisms")
+            raise PropertyError(name, ",".join(enabled), f"{mechanism} is not one of the mechanisms {known}")
+    return SaslSettings(
+        tuple(make_mechanism_settings(config, listener_name, mechanism) for mechanism in enabled),
+        config.listener_value(listener_name, "sasl.server.max.receive.size"),
+        config.connection_failed_authentication_delay_ms,
+    )
+
+
+def make_mechanism_settings(config: "BrokerConfig", listener_name: str, mechanism: str) -> MechanismSettings:
+    """Return the settings of a mechanism of a listener. Raises PropertyError."""
+    prefix = config.mechanism_prefix(listener_name, mechanism)
+    handler = config.mechanism_value(listener_name, mechanism, "sasl.server.callback.handler.class")
+    if handler is not None:
+        name = f"{prefix}sasl.server.callback.handler.class"
+        raise PropertyError(name, handler, "must not be set, because Java classes cannot be loaded")
+    # Without a default: as in Kafka, a login module without the prefix of a mechanism is ignored.
+    text = config.listener_properties.get((listener_name, f"{mechanism.lower()}.{JAAS}"))
+    return MechanismSettings(
+        mechanism,
+        prefix,
+        None if text is None else _parse_login_module(f"{prefix}{JAAS}", mechanism, text),
+        config.mechanism_value(listener_name, mechanism, "connections.max.reauth.ms"),
+    )
+
+
+class ClientSettings(NamedTuple):
+    """The credentials with which a broker connects to others."""
+
+    mechanism: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"ClientSettings({self.mechanism}, {self.user})"
+
+
+def make_client_settings(config: "BrokerConfig") -> ClientSettings:
+    """Return the credentials for the listener between brokers. Raises PropertyError."""
+    listener_name, mechanism = config.inter_broker_name, config.sasl_mechanism_inter_broker_protocol
+    enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
+    if mechanism not in enabled:
+        allowed = f"must be one of sasl.enabled.mechanisms of {listener_name}: {', '.join(enabled)}"
+        raise PropertyError("sasl.mechanism.inter.broker.protocol", mechanism, allowed)
+    settings = make_mechanism_settings(config, listener_name, mechanism)
+    options = settings.require_jaas("username", "password").options
+    return ClientSettings(mechanism, options["username"], options["password"])
+
+
+def _parse_login_module(name: str, mechanism: str, text: str) -> LoginModule:
+    try:
+        jaas = parse_jaas(text)
+    except JaasError as error:
+        raise PropertyError(name, HIDDEN, str(error)) from None
+    wanted = LOGIN_MODULES[mechanism]
+    if jaas.class_name != wanted:
+        raise PropertyError(name, HIDDEN, f"the login module of {mechanism} must be {wanted}, not {jaas.class_name}")
+    return jaas
