@@ -1,6 +1,7 @@
 """The broker process: network, request handlers, configuration and wiring.
 
 - `cli`: the command line
+- `user_cli`: the commands of `odradek user`
 - `broker`: start and stop
 - `membership`: a broker alone, or in a cluster
 - `environment`: clock, randomness, files, threads and metadata store of a broker

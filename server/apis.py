@@ -76,6 +76,8 @@ APIS: Final = {
         Api(45, "AlterPartitionReassignments", 0, 1, "reassignments:alter_partition_reassignments", 50_000),
         Api(46, "ListPartitionReassignments", 0, 0, "reassignments:list_partition_reassignments"),
         Api(47, "OffsetDelete", 0, 0, "group_offsets:offset_delete"),
+        Api(50, "DescribeUserScramCredentials", 0, 0, "scram_users:describe_user_scram_credentials"),
+        Api(51, "AlterUserScramCredentials", 0, 0, "scram_users:alter_user_scram_credentials"),
         Api(55, "DescribeQuorum", 0, 2, "quorum:describe_quorum", outside_cluster_only=True),
         Api(56, "AlterPartition", 2, 3, "controller_requests:alter_partition", MAX_ELEMENTS, in_cluster_only=True),
         Api(57, "UpdateFeatures", 0, 2, "features:update_features"),

@@ -1,8 +1,8 @@
-"""The command line: `odradek start`, `config`, `cluster`, `acl`, `tls`, `pipeline`, and `odradek --version`.
+"""The command line: `odradek start`, `config`, `cluster`, `user`, `acl`, `tls`, `pipeline`, and `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
 each error; otherwise the broker's. `pipeline` is another program, which replaces this one. The commands of `cluster`
-are in `cluster_tools.cli`, those of `acl` in `acl_cli`, which only they import.
+are in `cluster_tools.cli`, those of `user` and `acl` in `user_cli` and `acl_cli`, which only they import.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _make_parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser, with the options of `cluster` and `acl` only if that is the command."""
+    """Return the parser, with the options of `cluster`, `user` and `acl` only if that is the command."""
     parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
     parser.add_argument("--version", action="version", version=f"odradek {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -72,6 +72,13 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
         from odradek.server import acl_cli
 
         acl_cli.add_commands(acl)
+    user = commands.add_parser(
+        "user", help="add, list and remove users", description="SCRAM users, with whose passwords clients connect."
+    )
+    if command == "user":
+        from odradek.server import user_cli
+
+        user_cli.add_commands(user)
     tls = commands.add_parser("tls", help="make certificates for tests", description="Certificates for TLS.")
     tls_commands = tls.add_subparsers(dest="tls_command", required=True, metavar="COMMAND")
     make = tls_commands.add_parser(
@@ -94,6 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_cluster_command(options)
     if options.command == "acl":
         return _run_acl_command(options)
+    if options.command == "user":
+        return _run_user_command(options)
     if options.command == "tls":
         return _make_test_certificates(options.directory)
     if options.command == "start":
@@ -108,6 +117,15 @@ def _exec_pipeline(arguments: list[str]) -> NoReturn:
 
 def _run_cluster_command(options: argparse.Namespace) -> int:
     from odradek.server.cluster_tools.cli import UsageError, run_command
+
+    try:
+        return run_command(options)
+    except UsageError as error:
+        _fail(*error.args)
+
+
+def _run_user_command(options: argparse.Namespace) -> int:
+    from odradek.server.user_cli import UsageError, run_command
 
     try:
         return run_command(options)

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from odradek.server.handlers.producers import ProducerServices
     from odradek.server.handlers.quorum import QuorumServices
     from odradek.server.handlers.reassignments import ReassignmentServices
+    from odradek.server.handlers.sasl import SaslServices
+    from odradek.server.handlers.scram_users import ScramUserServices
     from odradek.server.handlers.topic_partitions import TopicPartitionServices
     from odradek.server.handlers.topics import TopicServices
     from odradek.server.handlers.transaction_markers import MarkerServices
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from odradek.server.image_cache import ImageCache
     from odradek.server.request import EncodedBody
     from odradek.server.security.authorization.authorizer import Authorizer
+    from odradek.server.security.sasl.scram_users import ScramUsers
     from odradek.server.work.clock import Clock, IterationEnd
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
@@ -232,6 +235,13 @@ class Services:
         return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
 
     @cached_property
+    def scram_users(self) -> "ScramUsers":
+        """Describes and changes the SCRAM credentials of users."""
+        from odradek.server.security.sasl.scram_users import ScramUsers
+
+        return ScramUsers(self.entity_configs, self.controller.store, self.now_ms)
+
+    @cached_property
     def groups(self) -> "GroupCoordinatorRuntime":
         """The group coordinators."""
         import uuid
@@ -354,6 +364,8 @@ if TYPE_CHECKING:
         ProducerServices,
         QuorumServices,
         ReassignmentServices,
+        SaslServices,
+        ScramUserServices,
         TopicPartitionServices,
         TopicServices,
         TransactionOffsetServices,
@@ -364,4 +376,6 @@ if TYPE_CHECKING:
         return (
             one, one, one, one, one, one, one, one, one, one, one, one, one,
             one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

@@ -11,6 +11,7 @@
 - `topics`: CreateTopics, DeleteTopics, CreatePartitions
 - `configs`: requests about configurations
 - `acls`: DescribeAcls, CreateAcls, DeleteAcls
+- `scram_users`: DescribeUserScramCredentials, AlterUserScramCredentials
 - `elections`: ElectLeaders
 - `reassignments`: AlterPartitionReassignments, ListPartitionReassignments
 - `quorum`: DescribeQuorum

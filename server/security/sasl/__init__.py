@@ -7,4 +7,6 @@
 - `plain`: PLAIN
 - `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
 - `scram_credentials`: what the metadata store contains instead of passwords
+- `scram_users`: description and changes of users
+- `client`: the mechanisms on the side of a broker that connects to another
 """
