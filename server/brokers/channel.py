@@ -6,6 +6,7 @@ here, because the other broker may have processed it. If no connection can be es
 fail, because each would only wait for the same result.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
@@ -22,6 +23,7 @@ from odradek.replication.metadata.image import BrokerMetadata
 from odradek.replication.remote import BrokerChannel, BrokerUnavailableError
 from odradek.server.brokers.connection import BrokerConnection, Connect, ConnectionAttempt, VersionRange
 from odradek.server.brokers.request_codec import decode_response, encode_request
+from odradek.server.security.sasl.mechanism import Authenticate, SaslError
 from odradek.server.work.clock import Clock
 from odradek.server.work.reused_timer import ReusedTimer
 from odradek.server.work.slices import Slices
@@ -38,6 +40,10 @@ MAX_BACKOFF_S: Final = 1.0
 
 _API_VERSIONS: Final = 3
 """Version of ApiVersions, which all brokers since Apache Kafka 2.4 have."""
+
+
+REAUTHENTICATE_AT: Final = 0.85
+"""Part of a session's lifetime after which this broker authenticates itself again, before its next request."""
 
 
 class SetupTimeout(NamedTuple):
@@ -83,6 +89,7 @@ class TcpBrokerChannel:
     dropped.
 
     name: of the broker, for messages
+    authenticate: authenticates this broker with SASL; None without SASL
     connect: the reactor's `connectTCP`
     clock: the reactor
     """
@@ -100,8 +107,10 @@ class TcpBrokerChannel:
         slices: Slices,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         setup_timeout: SetupTimeout = DEFAULT_SETUP_TIMEOUT,
+        authenticate: Authenticate | None = None,
     ) -> None:
         self._name = name
+        self._authenticate = authenticate
         self._host = host
         self._port = port
         self._client_id = client_id.encode()
@@ -201,6 +210,8 @@ class TcpBrokerChannel:
         try:
             attempt.begin(self._connect_tcp, self._host, self._port)
             connection = self._connection = await attempt.outcome
+            if self._authenticate is not None:
+                connection.authenticate_s = -math.inf
         except BrokerUnavailableError:
             self._back_off()
             raise
@@ -227,10 +238,28 @@ class TcpBrokerChannel:
         self._connect_from_s = self._clock.seconds() + pause_s
 
     async def _exchange(self, connection: BrokerConnection, queued: QueuedRequest) -> Message:
+        if self._clock.seconds() >= connection.authenticate_s:
+            await self._authenticate_connection(connection)
         version = queued.version
         if version is None:
             version = await self._negotiate(connection, queued.request)
         return await self._ask(connection, queued.request, queued.response_type, version)
+
+    async def _authenticate_connection(self, connection: BrokerConnection) -> None:
+        """Authenticate this broker, for the first time or again. Raises BrokerUnavailableError."""
+        assert self._authenticate is not None
+        began_s = self._clock.seconds()
+
+        async def ask(request: Message, response_type: type[Response], version: int) -> Response:
+            return await self._ask(connection, request, response_type, version)
+
+        try:
+            lifetime_ms = await self._authenticate(ask)
+        except SaslError as error:
+            why = f"authentication by {self._name} failed: {error}"
+            connection.refuse(why)
+            raise BrokerUnavailableError(why) from error
+        connection.authenticate_s = began_s + lifetime_ms / 1000 * REAUTHENTICATE_AT if lifetime_ms else math.inf
 
     async def _negotiate(self, connection: BrokerConnection, request: Message) -> int:
         """Return the latest version of a request that both brokers have."""
@@ -266,7 +295,8 @@ class TcpBrokerChannel:
         except DecodeError as error:
             connection.refuse(f"malformed response: {error}")
             raise BrokerUnavailableError(f"{self._name} sent a malformed response: {error}") from error
-        self._failures = 0
+        if connection.authenticate_s > -math.inf:
+            self._failures = 0
         return response
 
     def _end_unanswered(self, connection: BrokerConnection, request: Message) -> None:
@@ -292,6 +322,7 @@ class TcpBrokerChannels:
 
     max_records_bytes: maximum size of the records in one response
     security_protocol: of the listener, the same on all brokers; `connect` connects with it
+    authenticate: see `TcpBrokerChannel`
     """
 
     def __init__(
@@ -304,7 +335,9 @@ class TcpBrokerChannels:
         max_records_bytes: int = 0,
         setup_timeout: SetupTimeout = DEFAULT_SETUP_TIMEOUT,
         security_protocol: str = "PLAINTEXT",
+        authenticate: Authenticate | None = None,
     ) -> None:
+        self._authenticate = authenticate
         self._listener_name = listener_name
         self._security_protocol = security_protocol
         self._connect = connect
@@ -334,4 +367,5 @@ class TcpBrokerChannels:
             slices=self._slices,
             max_frame_bytes=self._max_frame_bytes,
             setup_timeout=self._setup_timeout,
+            authenticate=self._authenticate,
         )

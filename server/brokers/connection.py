@@ -5,6 +5,7 @@ when it is lost.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -67,6 +68,7 @@ class BrokerConnection(TwistedProtocol):
 
     name: of the broker, for messages
     versions: the peer's first and last version by API key; None before they are requested
+    authenticate_s: time from which on this broker must authenticate itself (again) before a request
     lost_why: the reason for the end of the connection; empty before it
     """
 
@@ -81,6 +83,7 @@ class BrokerConnection(TwistedProtocol):
     ) -> None:
         self.name = name
         self.versions: dict[int, VersionRange] | None = None
+        self.authenticate_s = math.inf
         self.lost_why = ""
         self._on_made = on_made
         self._on_lost = on_lost

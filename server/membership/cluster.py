@@ -58,6 +58,7 @@ from odradek.server.brokers.connection import Connect
 from odradek.server.brokers.controller_client import ControllerClient, LocalHandlers
 from odradek.server.brokers.peer_watch import PeerWatch
 from odradek.server.config import BrokerConfig
+from odradek.server.config.broker import SASL_PROTOCOLS
 from odradek.server.coordinators.interfaces import MarkerWriter
 from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
 from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
@@ -67,6 +68,7 @@ from odradek.server.membership.acls import make_acls
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
+from odradek.server.security.sasl.mechanism import Authenticate
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.store_location import open_zookeeper_store
@@ -156,7 +158,24 @@ class ClusterMembership:
                 config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
             ),
             security_protocol=config.inter_broker_protocol,
+            authenticate=self._make_authenticate(),
         )
+
+    def _make_authenticate(self) -> Authenticate | None:
+        """Return the function that authenticates this broker at others; None if their listener has no SASL."""
+        config, environment = self._config, self._environment
+        if config.inter_broker_protocol not in SASL_PROTOCOLS:
+            return None
+        from odradek.server.security.sasl.client import SaslClient
+        from odradek.server.security.sasl.settings import make_client_settings
+
+        def run_in_thread(work: Callable[[], None]) -> Deferred[None]:
+            done: Deferred[None] = Deferred()
+            environment.run_in_thread(work, lambda error: done.errback(error) if error else done.callback(None))
+            return done
+
+        settings = make_client_settings(config)
+        return SaslClient(settings, environment.random_source.getrandbits, run_in_thread).authenticate
 
     def _make_connect(self) -> Connect:
         """Return the function that connects to other brokers, with TLS if their listener has it."""

@@ -1,10 +1,14 @@
-"""The interface of a SASL mechanism on the side of the broker. An exchange performs no I/O.
+"""The interface of a SASL mechanism. An exchange on the side of the broker performs no I/O.
 
 Sources: RFC 4422; Kafka's SaslServerAuthenticator.
 """
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from odradek.protocol.schema import Message
+
+Response = TypeVar("Response", bound=Message)
 
 
 class SaslError(Exception):
@@ -49,6 +53,15 @@ class SaslExchange(Protocol):
 MakeExchange = Callable[[], SaslExchange]
 """Begins an exchange of one mechanism of one listener."""
 
+
+class Ask(Protocol):
+    """Sends a request and returns its response."""
+
+    async def __call__(self, request: Message, response_type: type[Response], version: int, /) -> Response: ...
+
+
+Authenticate = Callable[[Ask], Awaitable[int]]
+"""Authenticates this broker at another; returns the session's lifetime in ms, 0 without an end. Raises SaslError."""
 
 OTHER_AUTHORIZATION_ID: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
