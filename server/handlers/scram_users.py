@@ -41,7 +41,7 @@ def describe_user_scram_credentials(
 ) -> DescribeUserScramCredentialsResponse:
     """Return mechanisms and iterations of users."""
     described = services.scram_users.describe([user.name for user in request.users or ()])
-    return DescribeUserScramCredentialsResponse(results=[_make_result(one) for one in described])
+    return DescribeUserScramCredentialsResponse(error_message="", results=[_make_result(one) for one in described])
 
 
 def _make_result(
@@ -51,7 +51,7 @@ def _make_result(
     return DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult(
         user=described.user,
         error_code=ErrorCode.NONE if error is None else error.code,
-        error_message=None if error is None else error.message,
+        error_message="" if error is None else error.message,
         credential_infos=[
             DescribeUserScramCredentialsResponseCredentialInfo(mechanism=mechanism, iterations=iterations)
             for mechanism, iterations in described.iterations.items()

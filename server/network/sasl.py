@@ -172,6 +172,8 @@ class SaslPipeline:
         mechanism = request.mechanism
         response = SaslHandshakeResponse(mechanisms=list(self._listener.mechanisms))
         enabled = self._listener.mechanisms.get(mechanism)
+        if enabled is None and self._earlier is not None:
+            raise CloseConnection(f"re-authentication with mechanism {mechanism}, which is not enabled")
         if enabled is None:
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
             return self._fail(self._encode(api, correlation_id, response), f"mechanism {mechanism} is not enabled")
@@ -197,7 +199,7 @@ class SaslPipeline:
                 error_message=error.message or _INVALID_CREDENTIALS.format(self._what, self._mechanism),
             )
             return self._fail(self._encode(api, correlation_id, response), error.reason)
-        response = SaslAuthenticateResponse(error_message=None, auth_bytes=token)
+        response = SaslAuthenticateResponse(error_message="", auth_bytes=token)
         if self._state is not SaslState.COMPLETE:
             return self._encode(api, correlation_id, response)
         lifetime_ms = self._find_lifetime_ms()

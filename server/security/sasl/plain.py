@@ -33,10 +33,14 @@ class PlainExchange:
     def evaluate(self, token: bytes) -> bytes:
         """Check the client's only token: authorization id, user name, password, separated by NUL."""
         # Java replaces malformed bytes; no name and no password contains the replacement by accident.
-        parts = token.decode("utf-8", "replace").split("\0", 3)[:3]
-        if len(parts) < 3 or not parts[1] or not parts[2]:
-            raise SaslError(None, "malformed token")
+        parts = token.decode("utf-8", "replace").split("\0", 3)
+        if len(parts) != 3:
+            raise SaslError(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
         authorization_id, user, password = parts
+        if not user:
+            raise SaslError("Authentication failed: username not specified")
+        if not password:
+            raise SaslError("Authentication failed: password not specified")
         if not hmac.compare_digest(password.encode(), self._users.get(user, _NO_PASSWORD)):
             raise SaslError("Authentication failed: Invalid username or password")
         if authorization_id not in ("", user):
