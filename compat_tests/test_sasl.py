@@ -15,8 +15,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AiokafkaError
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import (
-    AdminClient,
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._scram import (
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
@@ -255,12 +255,17 @@ class TestJava:
         entity = ["--entity-type", "users", "--entity-name", "carol"]
         added = "SCRAM-SHA-256=[iterations=8192,password=carol-secret]"
         tools.run(tools.CONFIGS, *server, *entity, "--alter", "--add-config", added)
-        described = AdminClient(login.librdkafka()).describe_user_scram_credentials(["carol"])["carol"].result(30)
-        assert [one.iterations for one in described.scram_credential_infos] == [8192]
+        admin = AdminClient(login.librdkafka())
+        assert [one.iterations for one in describe_user(admin, "carol").scram_credential_infos] == [8192]
         carol = login._replace(user="carol", password="carol-secret")
         assert round_trip(carol.librdkafka(), "carol", [b"v"]) == [b"v"]
         tools.run(tools.CONFIGS, *server, *entity, "--alter", "--delete-config", "SCRAM-SHA-256")
         assert first_error(carol.librdkafka()).code() == KafkaError._AUTHENTICATION
+
+
+def describe_user(admin: AdminClient, user: str) -> Any:
+    futures: Any = admin.describe_user_scram_credentials([user])
+    return futures[user].result(30)
 
 
 def test_users_of_confluent_kafka(broker: OdradekBroker, certificates: Certificates) -> None:
@@ -270,10 +275,8 @@ def test_users_of_confluent_kafka(broker: OdradekBroker, certificates: Certifica
     dave = login._replace(user="d=a,ve", password="dave-secret")
     added = admin.alter_user_scram_credentials([UserScramCredentialUpsertion(dave.user, info, b"dave-secret")])
     assert added[dave.user].result(30) is None
-    described = admin.describe_user_scram_credentials([dave.user])[dave.user].result(30)
-    assert [(one.mechanism, one.iterations) for one in described.scram_credential_infos] == [
-        (ScramMechanism.SCRAM_SHA_512, 4096)
-    ]
+    [found] = describe_user(admin, dave.user).scram_credential_infos
+    assert (found.mechanism, found.iterations) == (ScramMechanism.SCRAM_SHA_512, 4096)
     assert round_trip(dave.librdkafka(), "dave", [b"v"]) == [b"v"]
     broker.restart()
     assert round_trip(dave.librdkafka(), "dave-again", [b"v"]) == [b"v"]

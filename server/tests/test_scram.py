@@ -1,0 +1,265 @@
+"""SCRAM and PLAIN exchanges, credentials and users, without a network."""
+
+import base64
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.registration import prepare_store
+from odradek.replication.metadata.entity_configs import EntityConfigs
+from odradek.replication.metadata.entity_names import desanitize_name, sanitize_name
+from odradek.replication.metadata.memory_store import MemoryMetadataStore
+from odradek.server.security.sasl.client import ScramClientExchange
+from odradek.server.security.sasl.mechanism import SaslError
+from odradek.server.security.sasl.plain import PlainExchange, find_users
+from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+from odradek.server.security.sasl.scram_credentials import (
+    SCRAM_MECHANISMS,
+    ScramCredential,
+    ScramMechanism,
+    format_credential,
+    make_credential,
+    make_salt,
+    parse_credential,
+)
+from odradek.server.security.sasl.scram_users import Deletion, ScramUsers, Upsertion, describe_users
+
+SHA256, SHA512 = SCRAM_MECHANISMS.values()
+
+
+def credential(mechanism: ScramMechanism, password: str, salt: bytes = b"salt") -> ScramCredential:
+    return make_credential(mechanism, salt, mechanism.salt_password(password, salt, 4096), 4096)
+
+
+def run(coroutine: Any) -> Any:
+    """Run a coroutine that does not wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waits")
+
+
+class Exchange:
+    """Both sides of an authentication. `change`: changes the tokens of the client."""
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism = SHA256,
+        user: str = "alice",
+        password: str = "secret",
+        change: Callable[[bytes], bytes] = bytes,
+        found: ScramCredential | None = None,
+    ) -> None:
+        found = found or credential(mechanism, "secret")
+        users = {"alice": found, "a=b,c": found}
+        unknown = UnknownUsers(mechanism, b"process")
+        bits = random.Random(1).getrandbits
+        self.server = ScramExchange(mechanism, users.get, unknown, bits)
+
+        async def salt_password(mechanism: ScramMechanism, salt: bytes, iterations: int) -> bytes:
+            return mechanism.salt_password(password, salt, iterations)
+
+        self.client = ScramClientExchange(mechanism, user, "nonce", salt_password)
+        self.change = change
+
+    def run(self) -> None:
+        token = self.client.begin()
+        while token is not None:
+            token = run(self.client.answer(self.server.evaluate(self.change(token))))
+
+
+@pytest.mark.parametrize("mechanism", [SHA256, SHA512])
+@pytest.mark.parametrize("user", ["alice", "a=b,c"])
+def test_the_right_password(mechanism: ScramMechanism, user: str) -> None:
+    exchange = Exchange(mechanism, user)
+    exchange.run()
+    assert exchange.server.authenticated == (user, None, False)
+
+
+def test_the_example_of_rfc_7677() -> None:
+    salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    found = credential(SHA256, "pencil", salt)
+    server = ScramExchange(SHA256, {"user": found}.get, UnknownUsers(SHA256, b""), lambda bits: 0)
+    client_nonce, server_nonce = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    server.evaluate(f"n,,n=user,r={client_nonce}".encode())
+    # The nonce of the broker is random: replace it by that of the example.
+    server._nonce = client_nonce + server_nonce
+    server._messages = (
+        f"n=user,r={client_nonce},r={client_nonce}{server_nonce},s={base64.b64encode(salt).decode()},i=4096".encode()
+    )
+    final = f"c=biws,r={client_nonce}{server_nonce},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+    assert server.evaluate(final.encode()) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+
+
+@pytest.mark.parametrize("mechanism", [SHA256, SHA512])
+@pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "secret")])
+def test_an_unknown_user_fails_like_a_wrong_password(mechanism: ScramMechanism, user: str, password: str) -> None:
+    exchange = Exchange(mechanism, user, password)
+    first = exchange.server.evaluate(exchange.client.begin())
+    final = run(exchange.client.answer(first))
+    with pytest.raises(SaslError) as caught:
+        exchange.server.evaluate(final)
+    assert (caught.value.message, caught.value.reason) == (None, "wrong password, or unknown user")
+    assert exchange.server.authenticated is None
+
+
+def test_an_unknown_user_has_the_same_salt_each_time() -> None:
+    unknown = UnknownUsers(SHA256, b"process")
+    made = [unknown.make_credential(user) for user in ("a", "a", "b")]
+    assert made[0] == made[1]
+    assert made[0].salt != made[2].salt
+    assert made[0].iterations == 4096
+    assert 20 <= len(made[0].salt) <= 26
+    assert UnknownUsers(SHA256, b"other process").make_credential("a") != made[0]
+
+
+def test_a_proof_for_an_unknown_user_that_is_right_is_refused() -> None:
+    """Even a client with the key of an unknown user is not authenticated."""
+    unknown = UnknownUsers(SHA256, b"process")
+    made = unknown.make_credential("nobody")
+    server = ScramExchange(SHA256, {}.get, unknown, lambda bits: 1)
+    first = server.evaluate(b"n,,n=nobody,r=x").decode()
+    without_proof = "c=biws,r=x1"
+    signature = SHA256.hmac(made.stored_key, f"n=nobody,r=x,{first},{without_proof}".encode())
+    client_key = b"\0" * 32
+    proof = base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
+    with pytest.raises(SaslError):
+        server.evaluate(f"{without_proof},p={proof}".encode())
+
+
+def test_a_second_token_after_the_end_is_refused() -> None:
+    exchange = Exchange()
+    exchange.run()
+    for token in (b"n,,n=alice,r=x", b"c=biws,r=x,p=AAAA", b""):
+        with pytest.raises(SaslError):
+            exchange.server.evaluate(token)
+
+
+def test_a_failed_exchange_cannot_be_repeated() -> None:
+    exchange = Exchange(password="wrong")
+    with pytest.raises(SaslError):
+        exchange.run()
+    with pytest.raises(SaslError):
+        exchange.server.evaluate(b"n,,n=alice,r=x")
+
+
+def test_delegation_tokens_are_refused() -> None:
+    exchange = Exchange(change=lambda token: token + b",tokenauth=true")
+    with pytest.raises(SaslError, match="delegation tokens"):
+        exchange.run()
+
+
+def test_other_extensions_are_ignored() -> None:
+    server = Exchange().server
+    assert server.evaluate(b"n,,n=alice,r=x,tokenauth=false,other=1").startswith(b"r=x")
+
+
+def test_a_credential_with_few_iterations_is_refused() -> None:
+    weak = credential(SHA256, "secret")._replace(iterations=4095)
+    with pytest.raises(SaslError, match="fewer than 4096 iterations"):
+        Exchange(found=weak).run()
+
+
+def test_the_client_refuses_a_broker_without_the_credential() -> None:
+    exchange = Exchange(found=credential(SHA256, "secret")._replace(server_key=b"\1" * 32))
+    with pytest.raises(SaslError, match="does not have the credential"):
+        exchange.run()
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"r=nonce,s=AA==,i=4096", b"r=other,s=AA==,i=4096", b"r=nonce1,s=A,i=4096", b"r=nonce1,s=AA==,i=0",
+              b"r=nonce1,s=AA==,i=2000000", b"e=other-error"],
+)  # fmt: skip
+def test_the_client_refuses_a_malformed_server_first(first: bytes) -> None:
+    with pytest.raises(SaslError):
+        run(Exchange().client.answer(first))
+
+
+def test_the_text_of_a_credential_is_that_of_apache_kafka() -> None:
+    made = ScramCredential(b"salt", b"\1\2", b"\3", 4096)
+    text = "salt=c2FsdA==,stored_key=AQI=,server_key=Aw==,iterations=4096"
+    assert format_credential(made) == text
+    assert parse_credential(text) == made
+    assert parse_credential("iterations=4096,salt=c2FsdA==,server_key=Aw==,stored_key=AQI=") == made
+    assert "AQI" not in repr(made)
+    assert str(made) == "ScramCredential(iterations=4096)"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "salt=AA==", "salt=AA==,stored_key=!,server_key=AA==,iterations=1", "salt=AA==,stored_key=AA==,"
+             "server_key=AA==,iterations=many", "salt=AA==,stored_key=AA==,server_key=AA==,iterations=1,more=2"],
+)  # fmt: skip
+def test_malformed_credentials(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^malformed SCRAM credential$"):
+        parse_credential(text)
+
+
+def test_random_salts() -> None:
+    bits = random.Random(1).getrandbits
+    salts = {make_salt(bits) for _ in range(100)}
+    assert len(salts) == 100
+    assert all(salt.isalnum() and 20 <= len(salt) <= 26 for salt in salts)
+
+
+def test_names_in_paths_are_those_of_kafkas_sanitizer() -> None:
+    for name, text in {"alice": "alice", "a b*c~d/e": "a%20b%2Ac%7Ed%2Fe", "ä+<>.-_": "%C3%A4%2B%3C%3E.-_"}.items():
+        assert sanitize_name(name) == text
+        assert desanitize_name(text) == name
+
+
+def test_users_of_plain() -> None:
+    users = find_users({"user_alice": "a", "username": "x", "user_": "y", "user_b c": "€"})
+    assert users == {"alice": b"a", "": b"y", "b c": "€".encode()}
+    exchange = PlainExchange(users)
+    assert exchange.evaluate("\0b c\0€".encode()) == b""
+    assert exchange.authenticated == ("b c", None, False)
+
+
+class Users:
+    def __init__(self) -> None:
+        self.store = MemoryMetadataStore()
+        run(prepare_store(self.store, "cluster"))
+        self.entities = EntityConfigs(self.store, lambda description, work: None)
+        self.users = ScramUsers(self.entities, self.store, lambda: 0)
+
+    def alter(self, *changes: Any) -> dict[str, int]:
+        results: dict[str, KafkaError | None] = run(self.users.alter(changes))
+        return {user: 0 if error is None else int(error.code) for user, error in results.items()}
+
+
+def upsert(user: str, mechanism: int = 1) -> Upsertion:
+    return Upsertion(user, mechanism, 4096, b"salt", b"salted")
+
+
+def test_users_are_set_described_and_removed() -> None:
+    one = Users()
+    assert one.alter(upsert("b"), upsert("a/b")) == {"b": 0, "a/b": 0}
+    assert one.alter(upsert("b", 2)) == {"b": 0}
+    assert [(user.user, user.iterations) for user in one.users.describe([])] == [
+        ("a/b", {1: 4096}),
+        ("b", {1: 4096, 2: 4096}),
+    ]
+    assert one.alter(Deletion("b", 1), Deletion("c", 1)) == {"b": 0, "c": 91}
+    assert [(user.user, user.iterations) for user in one.users.describe(["b"])] == [("b", {2: 4096})]
+    again = EntityConfigs(one.store, lambda description, work: None)
+    run(again.start())
+    assert again.configs == one.entities.configs
+    assert set(again.configs) == {"users/b", "users/a%2Fb"}
+
+
+def test_other_properties_of_a_user_remain() -> None:
+    one = Users()
+    one.alter(upsert("b"))
+    path = "users/b"
+    one.entities.put(path, {**one.entities.configs[path], "consumer_byte_rate": "1"})
+    assert describe_users({"users/x": {"consumer_byte_rate": "1"}, "clients/y": {"SCRAM-SHA-256": "x"}}, []) == []
+
+
+def test_a_malformed_credential_is_an_error_of_its_user() -> None:
+    [found] = describe_users({"users/x": {"SCRAM-SHA-256": "secret"}}, [])
+    assert found.error is not None
+    assert "secret" not in str(found.error)
