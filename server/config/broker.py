@@ -240,7 +240,13 @@ class BrokerConfig(
             )
             for name, prop in SecurityProperties.declared().items()
         }
+        # Clients authenticate themselves with SASL. Certificates are required by the listener's own property only.
+        if "ssl.client.auth" not in own and self._find_protocol(listener_name) == "SASL_SSL":
+            values["client_auth"] = "none"
         return TlsSettings(prefix=f"{LISTENER_PREFIX}{listener_name.lower()}.", own=own, **values)
+
+    def _find_protocol(self, listener_name: str) -> str | None:
+        return next((one.protocol for one in self.endpoints if one.name == listener_name), None)
 
     def listener_value(self, listener_name: str, name: str) -> Any:
         """Return the value of one of LISTENER_PROPERTIES: the listener's own, or the one without a prefix."""

@@ -3,7 +3,7 @@
 import pytest
 
 from odradek.properties import PropertyError
-from odradek.server.config import parse_config
+from odradek.server.config import BrokerConfig, parse_config
 from odradek.server.security.sasl.settings import SaslSettings, make_client_settings, make_sasl_settings
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -134,3 +134,19 @@ def test_a_broker_of_a_cluster_needs_credentials(values: dict[str, str], text: s
 
 def test_a_single_broker_needs_no_credentials() -> None:
     assert parse_config(BASE).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"ssl.client.auth": "required"}, "none"),
+        ({"ssl.client.auth": "required", "listener.name.sasl_ssl.ssl.client.auth": "requested"}, "requested"),
+        ({"listener.name.sasl_ssl.ssl.client.auth": "required"}, "required"),
+    ],
+)
+def test_certificates_of_clients_with_sasl_are_required_by_the_listener_only(
+    values: dict[str, str], expected: str
+) -> None:
+    config = BrokerConfig({"listeners": "SASL_SSL://:1,SSL://:2", **values})
+    assert config.tls_settings("SASL_SSL").client_auth == expected
+    assert config.tls_settings("SSL").client_auth == values.get("ssl.client.auth", "none")

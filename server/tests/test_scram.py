@@ -121,7 +121,7 @@ def test_a_proof_for_an_unknown_user_that_is_right_is_refused() -> None:
     """Even a client with the key of an unknown user is not authenticated."""
     unknown = UnknownUsers(SHA256, b"process")
     made = unknown.make_credential("nobody")
-    server = ScramExchange(SHA256, {}.get, unknown, lambda bits: 1)
+    server = ScramExchange(SHA256, lambda user: None, unknown, lambda bits: 1)
     first = server.evaluate(b"n,,n=nobody,r=x").decode()
     without_proof = "c=biws,r=x1"
     signature = SHA256.hmac(made.stored_key, f"n=nobody,r=x,{first},{without_proof}".encode())

@@ -1,0 +1,96 @@
+"""`odradek user`: users in the store of a broker that is stopped, or was never started."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odradek.server import user_cli
+from odradek.testing import OdradekBroker
+
+
+def run(data: Path, *arguments: str, stdin: str = "") -> Any:
+    command = [sys.executable, "-m", "odradek", "user", *arguments, "--override", f"log.dirs={data}"]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "list").stdout == ""
+    assert run(data, "add", "alice", stdin="secret\n").returncode == 0
+    added = run(data, "add", "bob", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192", stdin="secret")
+    assert (added.returncode, added.stdout, added.stderr) == (0, "", "")
+    assert run(data, "list").stdout == (
+        "alice  SCRAM-SHA-256 (4096 iterations), SCRAM-SHA-512 (4096 iterations)\n"
+        "bob  SCRAM-SHA-512 (8192 iterations)\n"
+    )
+    assert run(data, "remove", "alice", "--mechanism", "SCRAM-SHA-256").returncode == 0
+    assert run(data, "remove", "bob").returncode == 0
+    assert run(data, "list").stdout == "alice  SCRAM-SHA-512 (4096 iterations)\n"
+    again = run(data, "remove", "bob")
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr == "odradek: user bob has no credential of SCRAM-SHA-256 or SCRAM-SHA-512\n"
+
+
+def test_a_user_is_added_before_the_first_start_and_while_the_broker_is_stopped(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "add", "alice", stdin="secret\n").returncode == 0
+    with OdradekBroker({"log.dirs": str(data)}) as broker:
+        refused = run(data, "add", "bob", stdin="secret\n")
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            "odradek: the broker is running, with its metadata store open: stop it, or use kafka-configs.sh\n"
+        )
+        broker.stop()
+        assert run(data, "add", "bob", stdin="secret\n").returncode == 0
+        broker.start()
+        broker.stop()
+        assert [line.split()[0] for line in run(data, "list").stdout.splitlines()] == ["alice", "bob"]
+
+
+def test_the_password_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\nanother line\n")
+    assert run(tmp_path / "data", "add", "alice", "--password-file", str(file)).returncode == 0
+    missing = run(tmp_path / "data", "add", "alice", "--password-file", str(tmp_path / "missing"))
+    assert (missing.returncode, missing.stderr) == (
+        2, f"odradek: --password-file {tmp_path / 'missing'}: No such file or directory\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["add", "alice"], "the password is empty"),
+        (["add", "ä"], "user name 'ä': SCRAM permits printable ASCII characters only"),
+        (["add", ""], "user name '': SCRAM permits printable ASCII characters only"),
+        (["add", "alice", "--iterations", "4095"], "--iterations 4095: must be between 4096 and 16384"),
+        (["list", "missing.properties"], "cannot read missing.properties: No such file or directory"),
+        (["list", "--override", "log.segment.bytes=x"], "Invalid value x for configuration log.segment.bytes"),
+        (["add", "alice", "--mechanism", "PLAIN"], "argument --mechanism: invalid choice: 'PLAIN'"),
+    ],
+)
+def test_an_invalid_command_line(tmp_path: Path, arguments: list[str], error: str) -> None:
+    result = run(tmp_path / "data", *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"odradek: {error}")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run(tmp_path / "file" / "data", "list")
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    assert "log" in result.stderr
+
+
+def test_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["secret", "secret", "secret", "other"])
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(user_cli, "getpass", lambda prompt: next(answers))
+    assert user_cli._read_password(None) == "secret"
+    with pytest.raises(user_cli.UsageError, match="differ"):
+        user_cli._read_password(None)
