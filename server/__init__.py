@@ -9,6 +9,7 @@
 - `apis`: the table of APIs
 - `dispatch`: the API, version and handler of a request
 - `stages`: authorization and quotas, between decode and handler
+- `authorization`: authorization of requests
 - `config`: broker properties
 - `request`: the context of a request, and the replies of a handler
 - `produce_request`: functions on Produce requests for several modules

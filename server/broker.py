@@ -64,6 +64,7 @@ from odradek.server.preloading import preload, preload_at_once
 from odradek.server.request import RequestContext
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
+from odradek.server.stages import Stages
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.flusher import Flusher
@@ -166,7 +167,15 @@ class Broker:
 
     @cached_property
     def _dispatch(self) -> Dispatch:
-        return Dispatch(self.services, self.services.apis)
+        return Dispatch(self.services, self.services.apis, self._make_stages())
+
+    def _make_stages(self) -> Stages:
+        authorizer = self.services.authorizer
+        if authorizer is None:
+            return ()
+        from odradek.server.authorization.stage import AuthorizationStage
+
+        return (AuthorizationStage(authorizer),)
 
     @property
     def directories(self) -> list[str]:

@@ -16,7 +16,7 @@ from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
 from odradek.server.apis import APIS, PRODUCE_KEY, Api
 from odradek.server.request import EncodedBody, NoResponse, RequestContext
-from odradek.server.stages import Stages, wrap_handler
+from odradek.server.stages import Stages, runs_on_fast_path, wrap_handler
 
 if TYPE_CHECKING:
     from odradek.server.handlers.produce import ProduceServices
@@ -39,7 +39,7 @@ class BoundApi:
 
     decode: for requests of up to `SMALL_MESSAGE_BYTES`
     handle: the handler, with the stages that run before and after it
-    allows_fast_path: the produce fast path may replace these stages
+    allows_fast_path: the produce fast path may replace these stages and the handler
     encode: raises `LargeMessageError` for a large response
     """
 
@@ -76,7 +76,8 @@ class BoundApi:
         self.encode: Encoder = small_encoder(response_type, version)
         handler: BoundHandler = getattr(module, function_name)
         self.handle: BoundHandler = wrap_handler(stages, api, version, handler)
-        self.allows_fast_path = api.key == PRODUCE_KEY and self.handle is handler
+        others = tuple(stage for stage in stages if not runs_on_fast_path(stage))
+        self.allows_fast_path = api.key == PRODUCE_KEY and wrap_handler(others, api, version, handler) is handler
         self._error_response: ErrorHandler = getattr(module, f"{function_name}_error")
 
     def decode_in_steps(self, frame: Buffer, position: int) -> Generator[None, None, tuple[Message, int]]:

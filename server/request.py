@@ -1,12 +1,15 @@
 """The context of a request, and the replies of a handler."""
 
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
 
 from odradek.coordinator import request_context
 from odradek.server.refused_batches import RefusedBatches
 from odradek.server.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from odradek.server.security.authorization.rights import Rights
 
 T = TypeVar("T")
 
@@ -40,11 +43,13 @@ class RequestContext(request_context.RequestContext):
     has_input_ended: the client has closed its side of the connection, and may be gone
     principal: the client's identity, ANONYMOUS before it is authenticated
     refused_batches: None before the first of them
+    rights: what the client may do by this request; None without authorization
     security_protocol: that of the listener
     """
 
     __slots__ = (
-        "client_software", "has_input_ended", "listener_name", "principal", "refused_batches", "security_protocol",
+        "client_software", "has_input_ended", "listener_name", "principal", "refused_batches", "rights",
+        "security_protocol",
     )  # fmt: skip
 
     def __init__(
@@ -61,3 +66,4 @@ class RequestContext(request_context.RequestContext):
         self.client_software = ("unknown", "unknown")
         self.has_input_ended = False
         self.refused_batches: RefusedBatches | None = None
+        self.rights: Rights | None = None

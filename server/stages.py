@@ -19,6 +19,11 @@ Stages = tuple[Stage, ...]
 """The stages of a broker; the first one runs first."""
 
 
+def runs_on_fast_path(stage: Stage) -> bool:
+    """Return whether the produce fast path has the effect of a stage (`network.produce_fast_path`)."""
+    return bool(getattr(stage, "runs_on_fast_path", False))
+
+
 def wrap_handler(stages: Stages, api: "Api", version: int, handler: H) -> H:
     """Return the handler of an API version with its stages; the same handler if it has none."""
     wrapped: Any = handler

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
+    from odradek.server.fetching.read_rights import ReadRights
     from odradek.server.fetching.session_watch import SessionWatch
 
 INVALID_SESSION_ID: Final = 0
@@ -87,12 +88,13 @@ class FetchSession:
     is_busy: a request is being applied in steps, and no other is accepted
     is_privileged: the fetcher is a follower. A consumer's session displaces this one only if it is stale (EVICTION_MS)
     counted: the number of partitions that the cache counts for this session
+    read_rights: the decisions of the authorizer; None without authorization, and of a follower's session
     watch: of a session that a follower opened
     """
 
     __slots__ = (
         "counted", "created_ms", "epoch", "id", "is_busy", "is_privileged", "last_used_ms", "partitions",
-        "uses_topic_ids", "watch",
+        "read_rights", "uses_topic_ids", "watch",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +108,7 @@ class FetchSession:
         self.last_used_ms = monotonic_ms
         self.is_busy = False
         self.counted = 0
+        self.read_rights: ReadRights | None = None
         self.watch: SessionWatch | None = None
         self.partitions: OrderedDict[PartitionKey, FetchPartition] = OrderedDict()
 

@@ -3,9 +3,10 @@
 Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Each resource has an error of its own.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
-from odradek.protocol.errors import KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -26,14 +27,34 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.controller.admin.configs import ResourceType as ConfigResourceType
+from odradek.replication.controller.admin.configs import allow_all
+from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS, CLUSTER_NAME, ResourceType
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
     from odradek.replication.controller.admin.config_description import ConfigDescriber
-    from odradek.replication.controller.admin.configs import ConfigAdmin
+    from odradek.replication.controller.admin.configs import Authorize, ConfigAdmin
     from odradek.server.request import RequestContext
+    from odradek.server.security.authorization.rights import Rights
+
+
+_RESOURCE_TYPES: Final[dict[int, ResourceType]] = {
+    ConfigResourceType.TOPIC: ResourceType.TOPIC,
+    ConfigResourceType.BROKER: ResourceType.CLUSTER,
+    ConfigResourceType.BROKER_LOGGER: ResourceType.CLUSTER,
+    ConfigResourceType.CLIENT_METRICS: ResourceType.CLUSTER,
+    ConfigResourceType.GROUP: ResourceType.GROUP,
+}
+"""The type of resource on which an operation on a configuration needs a right."""
+
+_MESSAGES: Final = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
+}
 
 
 class ConfigServices(Protocol):
@@ -44,6 +65,20 @@ class ConfigServices(Protocol):
 
     @property
     def config_describer(self) -> "ConfigDescriber": ...
+
+
+def find_config_error(rights: "Rights", resource_type: int, name: str) -> KafkaError | None:
+    """Return the error of a client without the right to a configuration. An unknown type of resource needs no right."""
+    needed = _RESOURCE_TYPES.get(resource_type)
+    if needed is None or rights.allows(needed, CLUSTER_NAME if needed is ResourceType.CLUSTER else name):
+        return None
+    code = AUTHORIZATION_ERRORS[needed]
+    return KafkaError(code, _MESSAGES[code])
+
+
+def _find_check(context: "RequestContext") -> "Authorize":
+    rights = context.rights
+    return allow_all if rights is None else partial(find_config_error, rights)
 
 
 def describe_configs(
@@ -74,7 +109,7 @@ def alter_configs(
     services: ConfigServices, context: "RequestContext", request: AlterConfigsRequest
 ) -> "Deferred[AlterConfigsResponse]":
     """Replace all explicitly set values of each resource."""
-    return carry_through(services.config_admin.alter_configs(request))
+    return carry_through(services.config_admin.alter_configs(request, _find_check(context)))
 
 
 def alter_configs_error(request: AlterConfigsRequest, version: int, error: KafkaError) -> AlterConfigsResponse:
@@ -96,7 +131,7 @@ def incremental_alter_configs(
     services: ConfigServices, context: "RequestContext", request: IncrementalAlterConfigsRequest
 ) -> "Deferred[IncrementalAlterConfigsResponse]":
     """Set, delete, append to or subtract from single values of each resource."""
-    return carry_through(services.config_admin.incremental_alter_configs(request))
+    return carry_through(services.config_admin.incremental_alter_configs(request, _find_check(context)))
 
 
 def incremental_alter_configs_error(

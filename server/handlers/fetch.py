@@ -69,8 +69,10 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
+    from odradek.server.fetching.read_rights import ReadRights
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.request import Reply, RequestContext
+    from odradek.server.security.authorization.rights import Rights
     from odradek.server.work.clock import Clock
     from odradek.server.work.slices import Slices
     from odradek.server.work.waits import RetryQueue
@@ -92,6 +94,8 @@ _FEW_PARTITIONS: Final = 4
 
 _FOLLOWER_READERS: Final = 64
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+_NOT_URGENT: Final = (*_MISSING, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+"""Errors of partitions that do not end the wait for others."""
 
 _DEBUGGING_READER: Final = FetchReader(None, leader_only=False)
 
@@ -143,6 +147,8 @@ class _Fetch:
     targets: the partitions that can be read
     refused, reasons: the other partitions, and the error of each
     available_bytes: the total of all targets, while the fetch waits
+    is_refused: a follower without the right to replicate; no partition is read
+    read_rights: the topics that a consumer may read; None without authorization
     watch: of the session that a follower continues; then `targets` and `refused` are those that are not settled
     """
 
@@ -150,10 +156,12 @@ class _Fetch:
         "available_bytes",
         "context",
         "epoch",
+        "is_refused",
         "max_bytes",
         "min_bytes",
         "opens_session",
         "operation",
+        "read_rights",
         "reader",
         "reasons",
         "refused",
@@ -185,10 +193,14 @@ class _Fetch:
         self.refused: list[FetchPartition] = []
         self.reasons: list[KafkaError] = []
         self.available_bytes = 0
+        self.is_refused = False
+        self.read_rights: ReadRights | None = None
 
     def begin(self) -> "Reply[FetchResponse]":
         request = self.request
         self._resume()
+        if self.context.rights is not None:
+            self._authorize(self.context.rights)
         if is_large_request(request, self._partitions_per_step):
             if self.session is not None:
                 # The session accepts no other request until this one is applied.
@@ -496,6 +508,21 @@ class _Fetch:
         session.advance()
         self.session, self.epoch = session, session.epoch
 
+    def _authorize(self, rights: "Rights") -> None:
+        """Check a follower's right to replicate, or find the decisions on the topics of a consumer."""
+        if self.reader.follower >= 0:
+            self.is_refused = not rights.allows_cluster()
+            return
+        found = None if self.session is None else self.session.read_rights
+        if found is None:
+            from odradek.server.fetching.read_rights import ReadRights
+
+            found = ReadRights(self.services.metadata)
+        found.begin(rights)
+        self.read_rights = found
+        if self.session is not None:
+            self.session.read_rights = found
+
     def _select_partitions(self, requested: FetchPartitions) -> "Mapping[PartitionKey, FetchPartition]":
         """Return the partitions to read: those of the session, or those of the request if there is no session."""
         session = self.session
@@ -508,7 +535,7 @@ class _Fetch:
             self.services.fetch_sessions.remove(session.id)
             self.session = None
             return requested
-        if self.reader.follower < 0 or session.watch is None:
+        if self.reader.follower < 0 or session.watch is None or self.is_refused:
             return session.partitions
         self.watch = session.watch
         return self.watch.select(session.partitions, self.services.monotonic_ms())
@@ -526,6 +553,8 @@ class _Fetch:
         by_id, by_name = replicas.partitions_by_id, replicas.partitions
         partitions: dict[PartitionKey, Partition] = by_id if self.uses_ids else by_name  # type: ignore[assignment]
         found, watch = [], self.watch
+        if self.is_refused or self.read_rights is not None:
+            wanted = self._refuse_unreadable(wanted)
         for key, requested in wanted:
             partition = partitions.get(key)
             if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
@@ -538,6 +567,19 @@ class _Fetch:
                 found.append(FetchTarget(requested, partition))
         self.targets += found
         return found
+
+    def _refuse_unreadable(
+        self, wanted: Iterable[tuple[PartitionKey, FetchPartition]]
+    ) -> list[tuple[PartitionKey, FetchPartition]]:
+        """Refuse the partitions that the client may not read; return the others."""
+        rights = self.read_rights
+        readable = []
+        for key, requested in wanted:
+            if rights is not None and rights.allows(key[0]):
+                readable.append((key, requested))
+            else:
+                self._refuse_partition(requested, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return readable
 
     def _refuse_partition(self, requested: FetchPartition, code: ErrorCode) -> None:
         self.refused.append(requested)
@@ -586,9 +628,9 @@ class _Fetch:
             self.watch.settle(targets)
 
     def _add_refused(self, read: LimitedRead, start: int, end: int) -> None:
-        """Add error rows. A partition that does not exist does not end the wait for the others."""
+        """Add error rows, of which those of missing or unreadable partitions do not end the wait for the others."""
         for requested, error in zip(self.refused[start:end], self.reasons[start:end], strict=True):
-            read.refuse(requested, error, is_urgent=error.code not in _MISSING)
+            read.refuse(requested, error, is_urgent=error.code not in _NOT_URGENT)
 
     def _has_read_enough(self, read: LimitedRead) -> bool:
         is_empty = not self.targets if self.watch is None else self.watch.is_empty
@@ -623,6 +665,7 @@ class _Fetch:
         )
         if session is None:
             return INVALID_SESSION_ID
+        session.read_rights = self.read_rights
         if self.reader.follower >= 0:
             session.watch = SessionWatch(self.reader.follower)
         return session.id

@@ -70,7 +70,7 @@ def find_coordinator_error(
     request: FindCoordinatorRequest, version: int, error: KafkaError
 ) -> FindCoordinatorResponse:
     """Return `error` for every key; before version 4 for the whole request."""
-    return _make_response(request, version, rows(lambda key: _make_error_row(key, error), _list_keys(request, version)))
+    return _make_response(request, version, rows(lambda key: make_error_row(key, error), _list_keys(request, version)))
 
 
 def _find_all(
@@ -82,7 +82,7 @@ def _find_all(
         try:
             found.append(_find_one(services, context, request.key_type, key))
         except KafkaError as error:
-            found.append(_make_error_row(key, error))
+            found.append(make_error_row(key, error))
         yield
     return _make_response(request, version, found)
 
@@ -113,7 +113,8 @@ def _list_keys(request: FindCoordinatorRequest, version: int) -> list[str]:
     return request.coordinator_keys if version >= BATCHED_SINCE else [request.key]
 
 
-def _make_error_row(key: str, error: KafkaError) -> FindCoordinatorResponseCoordinator:
+def make_error_row(key: str, error: KafkaError) -> FindCoordinatorResponseCoordinator:
+    """Return the row of a key whose coordinator is not found."""
     return FindCoordinatorResponseCoordinator(
         key=key, node_id=-1, port=-1, error_code=error.code, error_message=error.message
     )

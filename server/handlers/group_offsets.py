@@ -5,6 +5,7 @@ OffsetDelete (KIP-496) is refused for topics that a live group subscribes to.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.coordinator.groups import responses
@@ -33,6 +34,7 @@ from odradek.protocol.messages.offset_fetch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
+from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 from odradek.server.work.waits import map_reply
 
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.request import Reply, RequestContext
-    from odradek.server.work.slices import Slices
+    from odradek.server.security.authorization.operations import ResourceType
+from odradek.server.work.slices import Slices
 
 
 class OffsetServices(Protocol):
@@ -80,9 +83,15 @@ class TopicLookup:
         return 0 if topic is None else len(topic.partitions)
 
 
-def _is_allowed(name: str) -> bool:
-    """Return True: there is no authorizer, and every topic may be read."""
+def _allow(name: str) -> bool:
+    """Return True, because there is no authorizer."""
     return True
+
+
+def _find_filter(context: "RequestContext") -> Callable[[str], bool]:
+    """Return a function that returns whether the client may use the topic with a name."""
+    rights = context.rights
+    return _allow if rights is None else partial(rights.allows, ResourceType.TOPIC)
 
 
 def offset_commit(
@@ -93,7 +102,9 @@ def offset_commit(
     The records of a large commit are made in slices. Decision, append and replay are one step.
     """
     requested = request.topics
-    remaining, refused = split_commit(request, context.api_version, TopicLookup(services.metadata), _is_allowed)
+    remaining, refused = split_commit(
+        request, context.api_version, TopicLookup(services.metadata), _find_filter(context)
+    )
     if remaining is None:
         return refused
 
@@ -148,7 +159,7 @@ def _fetch_group(
 
     A group whose shard resigns meanwhile gets the error.
     """
-    topics = TopicLookup(services.metadata)
+    topics, may_describe = TopicLookup(services.metadata), _find_filter(context)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
     is_all = group.topics is None
     wanted: Iterable[OffsetFetchRequestTopics] = group.topics or []
@@ -165,14 +176,14 @@ def _fetch_group(
         piece = OffsetFetchRequestGroup(
             group_id=group.group_id, member_id=group.member_id, member_epoch=group.member_epoch, topics=part
         )
-        requested, refused = split_fetch(piece, context.api_version, topics, _is_allowed)
+        requested, refused = split_fetch(piece, context.api_version, topics, may_describe)
         fetched = shard.fetch_offsets(
             requested, context, require_stable=require_stable, topic_id=topics.topic_id, offsets=offsets
         )
         if is_all:
             _drop_missing(fetched)
             requested.topics = None
-        fetched = merge_fetch(requested, refused, fetched, context.api_version, topics, _is_allowed)
+        fetched = merge_fetch(requested, refused, fetched, context.api_version, topics, may_describe)
         if response is None or fetched.error_code:
             response = fetched
         else:
@@ -240,7 +251,7 @@ def offset_delete(
 
     The shard is called even if no topic is left, because only the shard can detect that the group does not exist.
     """
-    remaining, refused = split_delete(request, TopicLookup(services.metadata), _is_allowed)
+    remaining, refused = split_delete(request, TopicLookup(services.metadata), _find_filter(context))
     outcome: Reply[OffsetDeleteResponse] = services.groups.run(
         remaining.group_id,
         lambda shard, token, now_ms: shard.delete_offsets(remaining, context, token, now_ms),

@@ -24,7 +24,7 @@ from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupResp
 from odradek.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from odradek.server.authorized_operations import GROUP_OPERATIONS
+from odradek.server.authorized_operations import list_group_operations
 from odradek.server.work.waits import carry_through, wait_for_all
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _describe_groups(
         for groups in pieces(described):
             for group in groups:
                 if group.error_code == ErrorCode.NONE:
-                    group.authorized_operations = GROUP_OPERATIONS
+                    group.authorized_operations = list_group_operations(context.rights, group.group_id)
             yield
     return DescribeGroupsResponse(groups=described)
 

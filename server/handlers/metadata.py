@@ -26,8 +26,9 @@ from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.image import NO_CONTROLLER, PartitionMetadata, TopicMetadata, offline_replicas
 from odradek.replication.metadata.topic_names import check_topic_name, is_internal
-from odradek.server.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from odradek.server.authorized_operations import NOT_REQUESTED, list_cluster_operations, list_topic_operations
 from odradek.server.request import EncodedBody
+from odradek.server.security.authorization.operations import Operation, ResourceType
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 from odradek.server.work.waits import carry_through
 
@@ -81,10 +82,10 @@ def metadata(
 
     def create_missing(found: "_RequestedTopics") -> "Reply[MetadataResponse]":
         if not found.missing:
-            return _make_response(services.metadata, context, request, found.names, found.unknown_ids, {})
+            return _make_response(services.metadata, context, request, found, {})
         creation = carry_through(services.auto_creation.auto_create(found.missing))
         return creation.addCallback(
-            lambda errors: _make_response(services.metadata, context, request, found.names, found.unknown_ids, errors)
+            lambda errors: _make_response(services.metadata, context, request, found, errors)
         )
 
     found = services.slices.run(_find_requested(services, context, request), SMALL_REQUEST_STEPS)
@@ -112,12 +113,16 @@ def _is_for_all_topics(request: MetadataRequest, version: int) -> bool:
 def _respond_with_all(
     services: MetadataServices, context: "RequestContext", request: MetadataRequest
 ) -> "Deferred[EncodedBody]":
-    """Return all topics. Clients repeat this request, so its encoded response is kept until the image changes."""
+    """Return all topics that the client may describe.
+
+    Clients repeat this request, so its encoded response is kept until the image changes, or the rights of clients.
+    """
     key = (
         context.api_version,
         context.listener_name,
         request.include_topic_authorized_operations,
         request.include_cluster_authorized_operations,
+        None if context.rights is None else context.rights.key,
     )
     return services.metadata_bodies.get(key, lambda: _encode_all(services.metadata, context, request))
 
@@ -125,8 +130,11 @@ def _respond_with_all(
 def _encode_all(
     image: "ClusterMetadata", context: "RequestContext", request: MetadataRequest
 ) -> Generator[None, None, EncodedBody]:
-    version = context.api_version
-    response = _make_response(image, context, request, list(image.topics.values()), [], {})
+    version, rights = context.api_version, context.rights
+    topics = list(image.topics.values())
+    if rights is not None:
+        topics, _ = yield from rights.divide(ResourceType.TOPIC, topics, lambda topic: topic.name, audits_denial=False)
+    response = _make_response(image, context, request, _RequestedTopics(topics), {})
     out = bytearray()
     yield from step_encoder(MetadataResponse, version)(response, out, [])
     return EncodedBody(bytes(out))
@@ -135,14 +143,16 @@ def _encode_all(
 class _RequestedTopics(NamedTuple):
     """The topics of a request.
 
-    names: the requested topics, each once
+    topics: the topics to describe, each once, by name or by metadata
     missing: those of them that are created first
     unknown_ids: requested ids that no topic has
+    refused: the rows of topics that the client may not describe or create
     """
 
-    names: list[str]
-    missing: list[str]
-    unknown_ids: list[bytes]
+    topics: "Sequence[str | TopicMetadata]"
+    missing: Sequence[str] = ()
+    unknown_ids: Sequence[bytes] = ()
+    refused: Sequence[MetadataResponseTopic] = ()
 
 
 def _find_requested(
@@ -174,6 +184,12 @@ def _find_requested(
                 names[found.name] = None
             if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
                 yield
+    refused: list[MetadataResponseTopic] = []
+    rights = context.rights
+    if rights is not None:
+        allowed, hidden = yield from rights.divide(ResourceType.TOPIC, names, str)
+        names = dict.fromkeys(allowed)
+        refused = [_make_hidden_row(image, name, by_id=bool(ids)) for name in hidden]
     missing: list[str] = []
     if request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
         for number, name in enumerate(names):
@@ -181,31 +197,53 @@ def _find_requested(
                 missing.append(name)
             if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
                 yield
-    return _RequestedTopics(list(names), missing, unknown_ids)
+    if rights is not None and missing and not rights.allows_cluster(Operation.CREATE, audits_denial=False):
+        missing, uncreatable = yield from rights.divide(ResourceType.TOPIC, missing, str, Operation.CREATE)
+        for name in uncreatable:
+            del names[name]
+        refused = [*map(_make_uncreatable_row, uncreatable), *refused]
+    return _RequestedTopics(list(names), missing, unknown_ids, refused)
+
+
+def _make_hidden_row(image: "ClusterMetadata", name: str, *, by_id: bool) -> MetadataResponseTopic:
+    """Return the row of a topic that the client may not describe, whether it exists or not.
+
+    The row has only the name or the id that the request has.
+    """
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if not by_id:
+        return MetadataResponseTopic(error_code=code, name=name)
+    topic = image.topics.get(name)
+    return MetadataResponseTopic(error_code=code, name=None, topic_id=ZERO_UUID if topic is None else topic.topic_id)
+
+
+def _make_uncreatable_row(name: str) -> MetadataResponseTopic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return MetadataResponseTopic(error_code=code, name=name, is_internal=is_internal(name))
 
 
 def _make_response(
     image: "ClusterMetadata",
     context: "RequestContext",
     request: MetadataRequest,
-    topics: "Sequence[str | TopicMetadata]",
-    unknown_ids: list[bytes],
+    found: _RequestedTopics,
     creation_errors: dict[str, KafkaError | None],
 ) -> MetadataResponse:
-    """Return a response with a row for each unknown id and each topic, which is given by name or by its metadata."""
-    view = _ListenerView(image, context)
+    """Return a response with a row for each unknown id, each topic and each refused topic."""
+    view, rights = _ListenerView(image, context), context.rights
 
-    def make_row(requested: bytes | str | TopicMetadata) -> MetadataResponseTopic:
+    def make_row(requested: bytes | str | TopicMetadata | MetadataResponseTopic) -> MetadataResponseTopic:
+        if isinstance(requested, MetadataResponseTopic):
+            return requested
         if isinstance(requested, bytes):
-            row = MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested)
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested)
+        topic = image.topics.get(requested) if isinstance(requested, str) else requested
+        if topic is None:
+            row = _make_missing_row(str(requested), creation_errors.get(str(requested)))
         else:
-            topic = image.topics.get(requested) if isinstance(requested, str) else requested
-            if topic is None:
-                row = _make_missing_row(str(requested), creation_errors.get(str(requested)))
-            else:
-                row = view.describe_topic(topic)
+            row = view.describe_topic(topic)
         if request.include_topic_authorized_operations:
-            row.topic_authorized_operations = TOPIC_OPERATIONS
+            row.topic_authorized_operations = list_topic_operations(rights, row.name or "")
         return row
 
     return MetadataResponse(
@@ -215,9 +253,11 @@ def _make_response(
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
-        topics=rows(make_row, [*unknown_ids, *topics]),
+        topics=rows(make_row, [*found.unknown_ids, *found.topics, *found.refused]),
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            list_cluster_operations(context.rights)
+            if request.include_cluster_authorized_operations
+            else NOT_REQUESTED
         ),
     )
 
@@ -309,7 +349,9 @@ def describe_cluster(
         controller_id=image.controller_id,
         brokers=brokers,
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_REQUESTED
+            list_cluster_operations(context.rights)
+            if request.include_cluster_authorized_operations
+            else NOT_REQUESTED
         ),
     )
 

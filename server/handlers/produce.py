@@ -345,7 +345,7 @@ class _Appends:
     ) -> ProduceResponsePartitionProduceResponse:
         """Return the row of a batch that is not appended, with the current leader if this broker does not lead."""
         self._has_failed = True
-        row = _make_error_row(index, error, partition)
+        row = make_error_row(index, error, partition)
         if self._listener is not None:
             leader = _name_leader(self._services, self._listener, topic.name, topic.topic_id, row)
             if leader is not None:
@@ -494,14 +494,14 @@ def produce_error(request: ProduceRequest, version: int, error: KafkaError) -> P
             lambda topic: ProduceResponseTopicProduceResponse(
                 name=topic.name,
                 topic_id=topic.topic_id,
-                partition_responses=rows(lambda data: _make_error_row(data.index, error, None), topic.partition_data),
+                partition_responses=rows(lambda data: make_error_row(data.index, error, None), topic.partition_data),
             ),
             request.topic_data,
         )
     )
 
 
-def _make_error_row(
+def make_error_row(
     index: int, error: KafkaError, partition: "Partition | None"
 ) -> ProduceResponsePartitionProduceResponse:
     """Return the error row of one partition. If `partition` rejected the batch, the row has its log start offset."""

@@ -22,8 +22,9 @@ from odradek.protocol.messages.describe_topic_partitions import (
 from odradek.protocol.schema import rows
 from odradek.replication.metadata.image import PartitionMetadata, offline_replicas
 from odradek.replication.metadata.topic_names import is_internal
-from odradek.server.authorized_operations import TOPIC_OPERATIONS
+from odradek.server.authorized_operations import list_topic_operations
 from odradek.server.handlers.metadata import find_missing_topic_error
+from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.config import BrokerConfig
     from odradek.server.request import RequestContext
+    from odradek.server.security.authorization.rights import Rights
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.slices import Slices
 
@@ -60,17 +62,24 @@ def describe_topic_partitions(
     first = services.first_metadata
     if first is not None:
         return first.wait().addCallback(lambda _: describe_topic_partitions(services, context, request))
-    return services.slices.run(_describe_page(services, request), SMALL_REQUEST_STEPS)
+    return services.slices.run(_describe_page(services, request, context.rights), SMALL_REQUEST_STEPS)
 
 
 def _describe_page(
-    services: TopicPartitionServices, request: DescribeTopicPartitionsRequest
+    services: TopicPartitionServices, request: DescribeTopicPartitionsRequest, rights: "Rights | None"
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     cursor, image = request.cursor, services.metadata
     names = yield from _sort_names(services, request)
+    refused: list[DescribeTopicPartitionsResponseTopic] = []
     limit = max(min(services.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        is_named = bool(request.topics)
+        if rights is not None and not rights.allows(ResourceType.TOPIC, name, audits_denial=is_named):
+            if is_named:
+                refused.append(_make_refused_row(name))
+            yield
+            continue
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         if limit == 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
@@ -78,7 +87,7 @@ def _describe_page(
         topic = image.topics.get(name)
         if topic is None:
             if request.topics:
-                response.topics.append(_make_missing_row(name))
+                response.topics.append(_make_missing_row(name, rights))
                 yield
             continue
         page = topic.partitions[start : start + limit]
@@ -89,7 +98,7 @@ def _describe_page(
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=rows(partial(_make_partition_row, brokers), list(enumerate(page, start))),
-                topic_authorized_operations=TOPIC_OPERATIONS,
+                topic_authorized_operations=list_topic_operations(rights, name),
             )
         )
         limit -= len(page)
@@ -99,6 +108,7 @@ def _describe_page(
             )
             break
         yield
+    response.topics += refused
     return response
 
 
@@ -141,12 +151,17 @@ def _sort_names(
     return merge(*parts)
 
 
-def _make_missing_row(name: str) -> DescribeTopicPartitionsResponseTopic:
+def _make_refused_row(name: str) -> DescribeTopicPartitionsResponseTopic:
+    """Return the row of a topic that the client may not describe, whether it exists or not."""
+    return DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name)
+
+
+def _make_missing_row(name: str, rights: "Rights | None") -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=find_missing_topic_error(name),
         name=name,
         is_internal=is_internal(name),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=list_topic_operations(rights, name),
     )
 
 

@@ -6,7 +6,7 @@ transaction is added. From version 5 on the EndTxn response has the epoch of the
 (describe and list), KIP-994 (filter by duration), KIP-1152 (filter by pattern).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.defer import Deferred, succeed
@@ -79,7 +79,7 @@ def add_partitions_to_txn(
     if version >= BATCHED_SINCE:
         return carry_through(_add_batched(services, context, request))
     transactional_id = request.v3_and_below_transactional_id
-    missing = _refuse_missing(services, transactional_id, request.v3_and_below_topics, is_client=True)
+    missing = refuse_topics(services.metadata, transactional_id, request.v3_and_below_topics, is_client=True)
     if missing is not None:
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=missing.topic_results)
     return services.transactions.run(
@@ -111,7 +111,7 @@ def _add_one(
     context: "RequestContext",
     transaction: AddPartitionsToTxnRequestAddPartitionsToTxnTransaction,
 ) -> "Reply[AddPartitionsToTxnResponseAddPartitionsToTxnResult]":
-    missing = _refuse_missing(services, transaction.transactional_id, transaction.topics, is_client=False)
+    missing = refuse_topics(services.metadata, transaction.transactional_id, transaction.topics, is_client=False)
     if missing is not None:
         return missing
     return services.transactions.run(
@@ -120,22 +120,30 @@ def _add_one(
     )
 
 
-def _refuse_missing(
-    services: TransactionServices, transactional_id: str, topics: Topics, *, is_client: bool
+def refuse_topics(
+    metadata: "ClusterMetadata",
+    transactional_id: str,
+    topics: Topics,
+    *,
+    is_client: bool,
+    unwritable: Container[str] = (),
 ) -> AddPartitionsToTxnResponseAddPartitionsToTxnResult | None:
-    """Return the errors of a transaction if a partition does not exist, or is internal and a client sent the request.
+    """Return the errors of a transaction if a partition does not exist, or if clients may not write to it.
 
     The other partitions get OPERATION_NOT_ATTEMPTED. None if all partitions are accepted.
+
+    is_client: a client sent the request, and may not write to internal topics
+    unwritable: topics to which the client may not write
     """
-    if all(_accepts_all(services.metadata, topic, is_client=is_client) for topic in topics):
+    if not unwritable and all(_accepts_all(metadata, topic, is_client=is_client) for topic in topics):
         return None
     errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in topics:
         for index in topic.partitions:
             error = ErrorCode.OPERATION_NOT_ATTEMPTED
-            if is_client and is_internal(topic.name):
+            if topic.name in unwritable or (is_client and is_internal(topic.name)):
                 error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            elif services.metadata.partition(topic.name, index) is None:
+            elif metadata.partition(topic.name, index) is None:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             errors[topic.name, index] = error
     return verified_result(transactional_id, errors)

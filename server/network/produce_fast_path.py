@@ -31,9 +31,12 @@ from odradek.protocol.messages.produce import (
     ProduceResponsePartitionProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
+from odradek.server.apis import APIS, PRODUCE_KEY
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.handlers import produce
-from odradek.server.produce_request import find_partition
+from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition
+from odradek.server.security.authorization.operations import ResourceType
+from odradek.server.security.authorization.rights import Rights
 
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.replication.replicas.partition import Partition
     from odradek.server.request import RequestContext
+    from odradek.server.security.authorization.authorizer import Authorizer
 
 _CODE: Final = slice(4, 8)
 _CORRELATION_ID: Final = slice(8, 12)
@@ -301,6 +305,70 @@ class ProduceFastPath:
         self._heads.clear()
         self._head_ends = ()
         self._code, self._version, self._is_flexible = code, version, is_flexible
+
+
+class AuthorizedFastPath:
+    """The fast path of a connection to a broker with an authorizer.
+
+    The heads are those of requests that the client may send. They are dropped when its rights may have changed.
+    """
+
+    __slots__ = ("_authorizer", "_context", "_fast_path", "_principal", "_services", "_version")
+
+    def __init__(
+        self, services: produce.ProduceServices, authorizer: "Authorizer", context: "RequestContext"
+    ) -> None:
+        self._services = services
+        self._authorizer = authorizer
+        self._context = context
+        self._fast_path = ProduceFastPath(services)
+        self._version = authorizer.version
+        self._principal = context.principal
+
+    def append_records(self, frame: Buffer) -> bytearray | PendingProduce | None:
+        """Append the records of a frame like `ProduceFastPath`, if the client's rights are unchanged."""
+        if self._authorizer.version != self._version or self._context.principal is not self._principal:
+            self._drop_heads()
+            return None
+        return self._fast_path.append_records(frame)
+
+    def add_head(
+        self, frame: Buffer, context: "RequestContext", request: ProduceRequest, response: ProduceResponse
+    ) -> None:
+        """Store the head of a successful request, if the client may still send it."""
+        if self._authorizer.version != self._version or context.principal is not self._principal:
+            self._drop_heads()
+        if len(request.topic_data) == 1 and self._may_send(request):
+            self._fast_path.add_head(frame, context, request, response)
+
+    def _drop_heads(self) -> None:
+        self._fast_path = ProduceFastPath(self._services)
+        self._version, self._principal = self._authorizer.version, self._context.principal
+
+    def _may_send(self, request: ProduceRequest) -> bool:
+        """Decide anew, because rights may have changed since the request was authorized."""
+        rights = Rights(self._authorizer, self._context, APIS[PRODUCE_KEY].needs or ())
+        transactional_id = request.transactional_id
+        if transactional_id is not None and not rights.allows(
+            ResourceType.TRANSACTIONAL_ID, transactional_id, audits_denial=False
+        ):
+            return False
+        (topic,) = request.topic_data
+        name = topic.name
+        if self._context.api_version >= TOPIC_IDS_SINCE:
+            known = self._services.metadata.topics_by_id.get(topic.topic_id)
+            if known is None:
+                return False
+            name = known.name
+        return rights.allows(ResourceType.TOPIC, name, audits_denial=False)
+
+
+def make_fast_path(
+    services: produce.ProduceServices, context: "RequestContext"
+) -> ProduceFastPath | AuthorizedFastPath:
+    """Return the fast path of a connection."""
+    rights = context.rights
+    return ProduceFastPath(services) if rights is None else AuthorizedFastPath(services, rights.authorizer, context)
 
 
 def _append_in_open_transaction(partition: "Partition") -> "Callable[..., AppendInfo]":

@@ -1,6 +1,7 @@
 """Request pipeline of one connection: decode, stages (authorization, quotas), handler, encode.
 
-The produce fast path is a cached result of the decoder for repeated requests. It is used only for APIs without stages.
+The produce fast path is a cached result of decoder and authorization for repeated requests. It is not used for an API
+with another stage.
 """
 
 import logging
@@ -36,7 +37,7 @@ from odradek.server.work.slices import run_first_steps
 from odradek.server.work.waits import AnyDeferred
 
 if TYPE_CHECKING:
-    from odradek.server.network.produce_fast_path import PendingProduce, ProduceFastPath
+    from odradek.server.network.produce_fast_path import AuthorizedFastPath, PendingProduce, ProduceFastPath
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class RequestPipeline:
         self._services = dispatch.services
         self._context = context
         self._client_id_bytes = _NO_ID
-        self._fast_path: ProduceFastPath | None = None
+        self._fast_path: ProduceFastPath | AuthorizedFastPath | None = None
         # The failure of the fast path for the next request.
         self._defect: Exception | None = None
 
@@ -261,9 +262,9 @@ class RequestPipeline:
         """Add the head of this request to the fast path, for later requests like it."""
         if self._fast_path is None:
             # Imported with the first Produce request, because it is not needed at start.
-            from odradek.server.network.produce_fast_path import ProduceFastPath
+            from odradek.server.network.produce_fast_path import make_fast_path
 
-            self._fast_path = ProduceFastPath(self._services)
+            self._fast_path = make_fast_path(self._services, self._context)
         # The topic may have been deleted meanwhile.
         with suppress(KafkaError):
             self._fast_path.add_head(frame, self._context, request, response)  # type: ignore[arg-type] # of Produce

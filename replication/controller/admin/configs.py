@@ -90,6 +90,13 @@ class _Named(Protocol):
 R = TypeVar("R", bound=_Resource)
 T = TypeVar("T")
 Changed = Callable[[R, Mapping[str, str]], dict[str, str]]
+Authorize = Callable[[int, str], KafkaError | None]
+"""Returns the error of a client that may not change the configuration of a resource, given by type and name."""
+
+
+def allow_all(resource_type: int, name: str) -> None:
+    """Authorize every client."""
+    return
 
 
 class ConfigWriter(Protocol):
@@ -133,9 +140,11 @@ class ConfigAdmin:
         self._configs = configs
         self._broker_properties = type(configs.static).declared()
 
-    async def alter_configs(self, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    async def alter_configs(
+        self, request: AlterConfigsRequest, authorize: Authorize = allow_all
+    ) -> AlterConfigsResponse:
         """Replace whole configurations; a property that the request does not name returns to its default."""
-        errors = await self._alter(request.resources, _replacement, request.validate_only)
+        errors = await self._alter(request.resources, _replacement, request.validate_only, authorize)
 
         def response(number: int) -> AlterConfigsResponseAlterConfigsResourceResponse:
             resource, error = request.resources[number], errors[number]
@@ -149,10 +158,10 @@ class ConfigAdmin:
         return AlterConfigsResponse(responses=rows(response, range(len(errors))))
 
     async def incremental_alter_configs(
-        self, request: IncrementalAlterConfigsRequest
+        self, request: IncrementalAlterConfigsRequest, authorize: Authorize = allow_all
     ) -> IncrementalAlterConfigsResponse:
         """Change single values. All changes of a resource are made, or none."""
-        errors = await self._alter(request.resources, self._increment, request.validate_only)
+        errors = await self._alter(request.resources, self._increment, request.validate_only, authorize)
 
         def response(number: int) -> IncrementalAlterConfigsResponseAlterConfigsResourceResponse:
             resource, error = request.resources[number], errors[number]
@@ -166,7 +175,7 @@ class ConfigAdmin:
         return IncrementalAlterConfigsResponse(responses=rows(response, range(len(errors))))
 
     async def _alter(
-        self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool
+        self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool, authorize: Authorize
     ) -> list[KafkaError | None]:
         """Return the error of each resource, None for one that was changed."""
         self._target.check_active()
@@ -185,7 +194,7 @@ class ConfigAdmin:
                 _check_entries(resource)
                 await self._target.request(
                     "alter configuration",
-                    partial(self._alter_one, resource, changed, validate_only),
+                    partial(self._alter_one, resource, changed, validate_only, authorize),
                 )
             except KafkaError as error:
                 errors.append(error)
@@ -193,9 +202,13 @@ class ConfigAdmin:
                 errors.append(None)
         return errors
 
-    async def _alter_one(self, resource: R, changed: "Changed[R]", validate_only: bool) -> None:
+    async def _alter_one(
+        self, resource: R, changed: "Changed[R]", validate_only: bool, authorize: Authorize
+    ) -> None:
+        """Change one resource. As in Kafka, the error of a broker's configuration precedes that of a missing right."""
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
+            _check_authorized(authorize, resource)
             configs = changed(resource, self._image.topic_configs.get(name, {}))
             self._check_topic(name, configs)
             if not validate_only:
@@ -208,6 +221,7 @@ class ConfigAdmin:
             check_value_sizes(configs, current)
             check_total_size(configs, current)
             self._check_broker(broker_id, configs)
+            _check_authorized(authorize, resource)
             if not validate_only:
                 await self._target.configs.put_broker_config(broker_id, configs)
                 logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
@@ -366,6 +380,12 @@ def _remove(values: list[str], removed: Iterable[str]) -> list[str]:
         else:
             kept.append(value)
     return kept
+
+
+def _check_authorized(authorize: Authorize, resource: _Resource) -> None:
+    error = authorize(resource.resource_type, resource.resource_name)
+    if error is not None:
+        raise error
 
 
 def _check_entries(resource: _Resource) -> None:

@@ -5,4 +5,6 @@
 - `acl_index`: ACLs indexed by resource, and the decision by them
 - `audit_log`: the log of denials
 - `acl_authorizer`: the built-in authorizer
+- `needs`: the operations that APIs need
+- `rights`: the rights of the client of one request
 """

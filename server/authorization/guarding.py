@@ -1,0 +1,83 @@
+"""The interface of a guard, and the division of a request into allowed and refused rows."""
+
+from collections.abc import Callable, Collection, Generator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from odradek.protocol.schema import rows
+from odradek.server.security.authorization.operations import Operation, ResourceType
+from odradek.server.security.authorization.rights import Rights
+from odradek.server.work.slices import SMALL_REQUEST_STEPS, run_first_steps
+from odradek.server.work.waits import shield
+
+if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
+    from odradek.server.request import Reply, RequestContext
+    from odradek.server.work.slices import Slices
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Proceed = Callable[[Q], "Reply[R]"]
+"""Calls the handler with a request."""
+
+
+class GuardServices(Protocol):
+    """The part of a broker that most guards need."""
+
+    slices: "Slices"
+
+
+class Guard(Protocol):
+    """Checks a request, and calls the handler with the part that the client is authorized to.
+
+    Raises KafkaError if the client is not authorized to the whole request.
+    """
+
+    def __call__(
+        self,
+        rights: Rights,
+        services: "GuardServices",
+        context: "RequestContext",
+        request: Q,
+        proceed: Proceed[Q, R],
+    ) -> "Reply[R]": ...
+
+
+def then(
+    services: GuardServices,
+    steps: Generator[None, None, T],
+    proceed: "Callable[[T], Reply[R]]",
+    *,
+    carries_through: bool = False,
+) -> "Reply[R]":
+    """Run `steps`, many in slices, and return `proceed` of their result.
+
+    carries_through: the request is completed even if the connection is lost
+    """
+    result = run_first_steps(steps, SMALL_REQUEST_STEPS)
+    if result is not None:
+        return proceed(result)
+    outcome: Deferred[R] = services.slices.run(steps).addCallback(proceed)
+    return shield(outcome) if carries_through else outcome
+
+
+def join(first: Sequence[T], second: Sequence[T]) -> list[T]:
+    """Return the rows of two arrays as one, for a message that is only encoded (`schema.rows`)."""
+    count = len(first)
+    return rows(lambda number: first[number] if number < count else second[number - count], range(count + len(second)))
+
+
+def divide(
+    services: GuardServices,
+    rights: Rights,
+    resource_type: ResourceType,
+    requested: Collection[T],
+    find_name: Callable[[T], str | None],
+    proceed: "Callable[[list[T], list[T]], Reply[R]]",
+    operation: Operation | None = None,
+) -> "Reply[R]":
+    """Return `proceed` of the requested rows to which the client is authorized, and of the others (`Rights.divide`)."""
+    steps = rights.divide(resource_type, requested, find_name, operation)
+    return then(services, steps, lambda divided: proceed(*divided))

@@ -1,0 +1,125 @@
+"""Produce: topics that the client may write to, and the transactional id of transactional batches."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.defer import Deferred
+
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.produce import (
+    ProduceRequest,
+    ProduceRequestTopicProduceData,
+    ProduceResponse,
+    ProduceResponseTopicProduceResponse,
+)
+from odradek.server.authorization.guarding import GuardServices, Proceed, join, then
+from odradek.server.handlers.produce import ProduceOutcome, make_error_row
+from odradek.server.produce_request import TOPIC_IDS_SINCE, is_transactional_batch
+from odradek.server.request import CloseConnection
+from odradek.server.security.authorization.operations import ResourceType
+from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.request import Reply, RequestContext
+
+_Divided = tuple[list[ProduceRequestTopicProduceData], list[ProduceRequestTopicProduceData]]
+
+
+class ProduceGuardServices(GuardServices, Protocol):
+    """The parts of a broker that this guard needs."""
+
+    metadata: "ClusterMetadata"
+
+
+def produce(
+    rights: Rights,
+    services: ProduceGuardServices,
+    context: "RequestContext",
+    request: ProduceRequest,
+    proceed: Proceed[ProduceRequest, ProduceOutcome],
+) -> "Reply[ProduceOutcome]":
+    """Append to the topics that the client may write to.
+
+    Raises KafkaError TRANSACTIONAL_ID_AUTHORIZATION_FAILED for transactional batches without the right to the
+    transactional id, CloseConnection for a refused topic with acks=0. `request` is not changed: its head may be added
+    to the produce fast path.
+    """
+
+    def append(divided: _Divided) -> "Reply[ProduceOutcome]":
+        allowed, refused = divided
+        if not refused:
+            return proceed(request)
+        errors = _make_errors(refused)
+        if not allowed:
+            return merge(ProduceResponse(), errors)
+        rest = ProduceRequest(
+            transactional_id=request.transactional_id,
+            acks=request.acks,
+            timeout_ms=request.timeout_ms,
+            topic_data=allowed,
+        )
+        outcome = proceed(rest)
+        if isinstance(outcome, Deferred):
+            merged: Deferred[ProduceOutcome] = outcome.addCallback(merge, errors)
+            return merged
+        return merge(outcome, errors)
+
+    def merge(response: ProduceOutcome, errors: list[ProduceResponseTopicProduceResponse]) -> ProduceOutcome:
+        if not isinstance(response, ProduceResponse) or request.acks == 0:
+            raise CloseConnection("a produce with acks=0 failed: TOPIC_AUTHORIZATION_FAILED")
+        response.responses = join(response.responses, errors)
+        return response
+
+    return then(services, _divide(rights, services, context, request), append, carries_through=True)
+
+
+def _divide(
+    rights: Rights, services: ProduceGuardServices, context: "RequestContext", request: ProduceRequest
+) -> Generator[None, None, _Divided]:
+    """Return the topics that the client may write to, and the others. An unknown topic id needs no right."""
+    if (yield from _has_transactional_batch(request)):
+        transactional_id = request.transactional_id
+        if transactional_id is None or not rights.allows(ResourceType.TRANSACTIONAL_ID, transactional_id):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    by_id = services.metadata.topics_by_id
+    uses_ids = context.api_version >= TOPIC_IDS_SINCE
+
+    def find_name(topic: ProduceRequestTopicProduceData) -> str | None:
+        if not uses_ids:
+            return topic.name
+        known = by_id.get(topic.topic_id)
+        return None if known is None else known.name
+
+    return (yield from rights.divide(ResourceType.TOPIC, request.topic_data, find_name))
+
+
+def _has_transactional_batch(request: ProduceRequest) -> Generator[None, None, bool]:
+    count = 0
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if is_transactional_batch(data.records):  # type: ignore[arg-type] # decoded: a view of the frame
+                return True
+            count += 1
+            if count % DECISIONS_PER_STEP == 0:
+                yield
+    return False
+
+
+def _make_errors(refused: list[ProduceRequestTopicProduceData]) -> list[ProduceResponseTopicProduceResponse]:
+    """Return the rows of refused topics: one for each partition, even if the request repeats it."""
+    error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    indexes: dict[tuple[str, bytes], dict[int, None]] = {}
+    for topic in refused:
+        indexes.setdefault((topic.name, topic.topic_id), {}).update(
+            dict.fromkeys(data.index for data in topic.partition_data)
+        )
+    return [
+        ProduceResponseTopicProduceResponse(
+            name=name,
+            topic_id=topic_id,
+            partition_responses=[make_error_row(index, error, None) for index in of_topic],
+        )
+        for (name, topic_id), of_topic in indexes.items()
+        if of_topic
+    ]

@@ -1,0 +1,96 @@
+"""The authorization stage of the request pipeline, and the guard of each API."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek.server.security.authorization.operations import ResourceType
+from odradek.server.security.authorization.rights import Rights
+
+if TYPE_CHECKING:
+    from odradek.protocol.schema import Message
+    from odradek.server.apis import Api
+    from odradek.server.authorization.guarding import Guard
+    from odradek.server.request import RequestContext
+    from odradek.server.security.authorization.authorizer import Authorizer
+
+_CLUSTER_GUARD: Final = "cluster:only_cluster"
+_UNDECLARED_GUARD: Final = "cluster:undeclared"
+
+HANDLER: Final = "handler"
+"""Instead of a guard, if the handler itself checks the rights."""
+
+GUARDS: Final[Mapping[str, str]] = {
+    "Produce": "produce:produce",
+    "Fetch": HANDLER,
+    "ListOffsets": "records:list_offsets",
+    "Metadata": HANDLER,
+    "OffsetCommit": "offsets:offset_commit",
+    "OffsetFetch": "offsets:offset_fetch",
+    "FindCoordinator": "coordinators:find_coordinator",
+    "JoinGroup": "groups:one_group",
+    "Heartbeat": "groups:one_group",
+    "LeaveGroup": "groups:one_group",
+    "SyncGroup": "groups:sync_group",
+    "DescribeGroups": "groups:describe_groups",
+    "ListGroups": "groups:list_groups",
+    "CreateTopics": "topics:create_topics",
+    "DeleteTopics": "topics:delete_topics",
+    "DeleteRecords": "records:delete_records",
+    "InitProducerId": "producers:init_producer_id",
+    "OffsetForLeaderEpoch": "records:offset_for_leader_epoch",
+    "AddPartitionsToTxn": "transactions:add_partitions_to_txn",
+    "AddOffsetsToTxn": "transactions:add_offsets_to_txn",
+    "EndTxn": "transactions:end_txn",
+    "WriteTxnMarkers": "cluster:write_txn_markers",
+    "TxnOffsetCommit": "transaction_offsets:txn_offset_commit",
+    "DescribeConfigs": "configs:describe_configs",
+    "AlterConfigs": HANDLER,
+    "CreatePartitions": "topics:create_partitions",
+    "DeleteGroups": "groups:delete_groups",
+    "IncrementalAlterConfigs": HANDLER,
+    "OffsetDelete": "offsets:offset_delete",
+    "DescribeCluster": HANDLER,
+    "DescribeProducers": "producers:describe_producers",
+    "DescribeTransactions": "transactions:describe_transactions",
+    "ListTransactions": "transactions:list_transactions",
+    "DescribeTopicPartitions": HANDLER,
+}
+"""By API, `module:function` under `server/authorization`. APIs that need only an operation on the cluster have none."""
+
+
+def find_guard(api: "Api") -> "Guard | None":
+    """Return the guard of an API; None if its handler checks the rights."""
+    name = GUARDS.get(api.name)
+    if name == HANDLER:
+        return None
+    if name is None:
+        is_declared = api.needs is not None and all(need.resource_type is ResourceType.CLUSTER for need in api.needs)
+        name = _CLUSTER_GUARD if is_declared else _UNDECLARED_GUARD
+    module, _, function = name.partition(":")
+    guard: Guard = getattr(import_module(f"odradek.server.authorization.{module}"), function)
+    return guard
+
+
+class AuthorizationStage:
+    """Wraps the handlers of all APIs that need rights (`server.stages.Stage`)."""
+
+    runs_on_fast_path: Final = True
+
+    def __init__(self, authorizer: "Authorizer") -> None:
+        self._authorizer = authorizer
+
+    def __call__(self, api: "Api", version: int, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the handler with its guard; the same handler if every client may use the API."""
+        needs = api.needs
+        if needs is not None and not needs:
+            return handler
+        authorizer, guard, declared = self._authorizer, find_guard(api), needs or ()
+
+        def guarded(services: Any, context: "RequestContext", request: "Message") -> Any:
+            rights = context.rights = Rights(authorizer, context, declared)
+            if guard is None:
+                return handler(services, context, request)
+            return guard(rights, services, context, request, lambda rest: handler(services, context, rest))
+
+        return guarded

@@ -1,0 +1,217 @@
+"""CreateTopics, DeleteTopics and CreatePartitions.
+
+The handlers are called even if no topic is left, because they determine the errors of whole requests.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsRequestCreatePartitionsTopic,
+    CreatePartitionsResponse,
+    CreatePartitionsResponseCreatePartitionsTopicResult,
+)
+from odradek.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableTopic,
+    CreateTopicsResponse,
+    CreateTopicsResponseCreatableTopicResult,
+)
+from odradek.protocol.messages.delete_topics import (
+    DeleteTopicsRequest,
+    DeleteTopicsRequestDeleteTopicState,
+    DeleteTopicsResponse,
+    DeleteTopicsResponseDeletableTopicResult,
+)
+from odradek.protocol.types import ZERO_UUID
+from odradek.replication.metadata.topic_names import CLUSTER_METADATA_TOPIC
+from odradek.server.authorization.guarding import GuardServices, Proceed, divide, join, then
+from odradek.server.security.authorization.operations import Operation, ResourceType
+from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights
+from odradek.server.work.waits import map_reply
+
+if TYPE_CHECKING:
+    import random
+
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.request import Reply, RequestContext
+
+_REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_UNKNOWN: Final = -1
+_Result = DeleteTopicsResponseDeletableTopicResult
+
+
+class TopicGuardServices(GuardServices, Protocol):
+    """The parts of a broker that these guards need."""
+
+    metadata: "ClusterMetadata"
+    random_source: "random.Random"
+
+
+def create_topics(
+    rights: Rights,
+    services: GuardServices,
+    context: "RequestContext",
+    request: CreateTopicsRequest,
+    proceed: Proceed[CreateTopicsRequest, CreateTopicsResponse],
+) -> "Reply[CreateTopicsResponse]":
+    """Create the topics that the client may create; show the configurations that it may describe.
+
+    An invalid row needs no right, because its error does not depend on the topic.
+    """
+    counts = Counter(topic.name for topic in request.topics)
+    may_create_all = rights.allows_cluster(Operation.CREATE, audits_denial=False)
+
+    def find_name(topic: CreateTopicsRequestCreatableTopic) -> str | None:
+        is_invalid = counts[topic.name] > 1 or topic.name == CLUSTER_METADATA_TOPIC
+        return None if may_create_all or is_invalid else topic.name
+
+    def hide_configs(
+        response: CreateTopicsResponse, errors: list[CreateTopicsResponseCreatableTopicResult]
+    ) -> Generator[None, None, CreateTopicsResponse]:
+        _, hidden = yield from rights.divide(
+            ResourceType.TOPIC,
+            [row for row in response.topics if not row.error_code],
+            lambda row: row.name,
+            Operation.DESCRIBE_CONFIGS,
+            audits_denial=False,
+        )
+        for row in hidden:
+            row.topic_config_error_code = _REFUSED
+            row.num_partitions = row.replication_factor = _UNKNOWN
+            row.configs = []
+        response.topics = join(response.topics, errors)
+        return response
+
+    def create(
+        allowed: list[CreateTopicsRequestCreatableTopic], refused: list[CreateTopicsRequestCreatableTopic]
+    ) -> "Reply[CreateTopicsResponse]":
+        rest = request
+        if refused:
+            rest = CreateTopicsRequest(
+                topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+            )
+        errors = [
+            CreateTopicsResponseCreatableTopicResult(
+                name=topic.name, error_code=_REFUSED, error_message="Authorization failed.", configs=[]
+            )
+            for topic in refused
+        ]
+        return map_reply(proceed(rest), lambda response: then(services, hide_configs(response, errors), _unchanged))
+
+    return divide(services, rights, ResourceType.TOPIC, request.topics, find_name, create, Operation.CREATE)
+
+
+def _unchanged(response: CreateTopicsResponse) -> CreateTopicsResponse:
+    return response
+
+
+def delete_topics(
+    rights: Rights,
+    services: TopicGuardServices,
+    context: "RequestContext",
+    request: DeleteTopicsRequest,
+    proceed: Proceed[DeleteTopicsRequest, DeleteTopicsResponse],
+) -> "Reply[DeleteTopicsResponse]":
+    """Delete the topics that the client may delete. The response hides names and ids that it may not describe.
+
+    The results are in random order, so that their positions do not distinguish absent from hidden topics.
+    """
+    if rights.allows_cluster(Operation.DELETE, audits_denial=False):
+        return proceed(request)
+
+    def delete(refused: dict[str | bytes, _Result]) -> "Reply[DeleteTopicsResponse]":
+        if not refused:
+            return proceed(request)
+        rest = DeleteTopicsRequest(
+            topics=[topic for topic in request.topics if _find_key(topic) not in refused],
+            topic_names=[name for name in request.topic_names if name not in refused],
+            timeout_ms=request.timeout_ms,
+        )
+
+        def merge(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
+            results: list[Any] = [*response.responses, *refused.values()]
+            services.random_source.shuffle(results)
+            return DeleteTopicsResponse(responses=results)
+
+        return map_reply(proceed(rest), merge)
+
+    return then(services, _refuse_deletions(rights, services.metadata, request), delete)
+
+
+def _find_key(topic: DeleteTopicsRequestDeleteTopicState) -> str | bytes | None:
+    """Return the name or the id of a topic to delete; None for a row with both or neither, which is invalid."""
+    if topic.name is None:
+        return topic.topic_id if topic.topic_id != ZERO_UUID else None
+    return topic.name if topic.topic_id == ZERO_UUID else None
+
+
+def _refuse_deletions(
+    rights: Rights, metadata: "ClusterMetadata", request: DeleteTopicsRequest
+) -> Generator[None, None, dict[str | bytes, _Result]]:
+    """Return the results of the names and ids that the client may not delete.
+
+    A repeated name or id, and one that does not exist, needs no right to delete; a name needs the right to describe it.
+    """
+    keys: Iterable[str | bytes | None] = [*request.topic_names, *map(_find_key, request.topics)]
+    refused: dict[str | bytes, _Result] = {}
+    for number, (key, count) in enumerate(Counter(keys).items(), 1):
+        if key is not None and count == 1:
+            result = _refuse_deletion(rights, metadata, key)
+            if result is not None:
+                refused[key] = result
+        if number % DECISIONS_PER_STEP == 0:
+            yield
+    return refused
+
+
+def _refuse_deletion(rights: Rights, metadata: "ClusterMetadata", key: str | bytes) -> _Result | None:
+    text = "Topic authorization failed."
+    if isinstance(key, str):
+        is_described = rights.allows(ResourceType.TOPIC, key, Operation.DESCRIBE)
+        if is_described and (key not in metadata.topics or rights.allows(ResourceType.TOPIC, key, Operation.DELETE)):
+            return None
+        return _Result(name=key, topic_id=ZERO_UUID, error_code=_REFUSED, error_message=text)
+    topic = metadata.topics_by_id.get(key)
+    if topic is None or rights.allows(ResourceType.TOPIC, topic.name, Operation.DELETE):
+        return None
+    is_visible = rights.allows(ResourceType.TOPIC, topic.name, Operation.DESCRIBE)
+    return _Result(name=topic.name if is_visible else None, topic_id=key, error_code=_REFUSED, error_message=text)
+
+
+def create_partitions(
+    rights: Rights,
+    services: GuardServices,
+    context: "RequestContext",
+    request: CreatePartitionsRequest,
+    proceed: Proceed[CreatePartitionsRequest, CreatePartitionsResponse],
+) -> "Reply[CreatePartitionsResponse]":
+    """Add partitions to the topics that the client may alter. A repeated name needs no right: it is invalid."""
+    counts = Counter(topic.name for topic in request.topics)
+
+    def add(
+        allowed: list[CreatePartitionsRequestCreatePartitionsTopic],
+        refused: list[CreatePartitionsRequestCreatePartitionsTopic],
+    ) -> "Reply[CreatePartitionsResponse]":
+        if not refused:
+            return proceed(request)
+        rest = CreatePartitionsRequest(
+            topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
+        )
+        errors = [
+            CreatePartitionsResponseCreatePartitionsTopicResult(
+                name=topic.name, error_code=_REFUSED, error_message=None
+            )
+            for topic in refused
+        ]
+        return map_reply(
+            proceed(rest), lambda response: CreatePartitionsResponse(results=join(response.results, errors))
+        )
+
+    def find_name(topic: CreatePartitionsRequestCreatePartitionsTopic) -> str | None:
+        return topic.name if counts[topic.name] == 1 else None
+
+    return divide(services, rights, ResourceType.TOPIC, request.topics, find_name, add)

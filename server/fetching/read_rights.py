@@ -1,0 +1,49 @@
+"""The topics that a fetcher may read: decisions that a fetch session keeps until rights may have changed.
+
+A fetch in a session may read thousands of partitions. Decisions are held by topic, for one version of the authorizer
+and one client, so that a right that is revoked is missing in the next fetch.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from odradek.server.security.authorization.operations import ResourceType
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.server.security.authorization.rights import Rights
+
+_MAX_TOPICS: Final = 100_000
+
+
+class ReadRights:
+    """The decisions of one fetcher, by topic name or id."""
+
+    __slots__ = ("_decisions", "_key", "_metadata", "_rights")
+
+    def __init__(self, metadata: "ClusterMetadata") -> None:
+        self._metadata = metadata
+        self._decisions: dict[str | bytes, bool] = {}
+        self._rights: Rights | None = None
+        self._key: tuple[object, ...] = ()
+
+    def begin(self, rights: "Rights") -> None:
+        """Begin a fetch; drop the decisions if they may have changed."""
+        key = rights.key
+        if key != self._key or len(self._decisions) > _MAX_TOPICS:
+            self._decisions, self._key = {}, key
+        self._rights = rights
+
+    def allows(self, topic: str | bytes) -> bool:
+        """Return whether the fetcher may read a topic, given by name or id. An unknown id needs no right."""
+        decision = self._decisions.get(topic)
+        if decision is not None:
+            return decision
+        name = topic
+        if isinstance(name, bytes):
+            known = self._metadata.topics_by_id.get(name)
+            if known is None:
+                return True
+            name = known.name
+        assert self._rights is not None
+        decision = self._decisions[topic] = self._rights.allows(ResourceType.TOPIC, name)
+        return decision
