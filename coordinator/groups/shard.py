@@ -103,7 +103,8 @@ class GroupShard:
         """JoinGroup 0-9. Parked until the generation starts, unless the response is available immediately."""
         error = self._gate(prechecks.join_error_code(self._state.settings, request))
         if error:
-            return _only_reply(token, responses.join_error(error, request.member_id))
+            response = responses.join_error_without_protocol(error, request.member_id, context.api_version)
+            return _only_reply(token, response)
         result = joining.join_group(self._state, request, context, token, now_ms)
         return self._after_replication(result, request.group_id)
 

@@ -8,6 +8,7 @@ from odradek.coordinator.groups.prechecks import lacks_protocol
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from odradek.server.authorization.guarding import GuardServices, Proceed, R, divide, join, then
@@ -33,6 +34,20 @@ def one_group(
 ) -> "Reply[R]":
     """Check the right to the group of the request."""
     rights.check(ResourceType.GROUP, request.group_id)
+    return proceed(request)
+
+
+def join_group(
+    rights: Rights,
+    services: GuardServices,
+    context: "RequestContext",
+    request: JoinGroupRequest,
+    proceed: Proceed[JoinGroupRequest, JoinGroupResponse],
+) -> "Reply[JoinGroupResponse]":
+    """Check the right to the group. As in Kafka, the error response has no member id."""
+    if not rights.allows(ResourceType.GROUP, request.group_id):
+        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return responses.join_error_without_protocol(code, responses.UNKNOWN_MEMBER, context.api_version)
     return proceed(request)
 
 

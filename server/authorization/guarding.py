@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from odradek.server.work.slices import Slices
 
 Q = TypeVar("Q")
+Q_contra = TypeVar("Q_contra", contravariant=True)
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-Proceed = Callable[[Q], "Reply[R]"]
-"""Calls the handler with a request."""
+
+class Proceed(Protocol[Q_contra, R_co]):
+    """Calls the handler with a request."""
+
+    def __call__(self, request: Q_contra, /) -> "Reply[R_co]": ...
 
 
 class GuardServices(Protocol):

@@ -28,7 +28,7 @@ GUARDS: Final[Mapping[str, str]] = {
     "OffsetCommit": "offsets:offset_commit",
     "OffsetFetch": "offsets:offset_fetch",
     "FindCoordinator": "coordinators:find_coordinator",
-    "JoinGroup": "groups:one_group",
+    "JoinGroup": "groups:join_group",
     "Heartbeat": "groups:one_group",
     "LeaveGroup": "groups:one_group",
     "SyncGroup": "groups:sync_group",

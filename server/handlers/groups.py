@@ -57,7 +57,7 @@ def join_group(
 
 def join_group_error(request: JoinGroupRequest, version: int, error: KafkaError) -> JoinGroupResponse:
     """Return `error` and the member id of the request."""
-    return responses.join_error(error.code, request.member_id)
+    return responses.join_error_without_protocol(error.code, request.member_id, version)
 
 
 def sync_group(

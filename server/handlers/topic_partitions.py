@@ -70,14 +70,13 @@ def _describe_page(
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     cursor, image = request.cursor, services.metadata
     names = yield from _sort_names(services, request)
-    refused: list[DescribeTopicPartitionsResponseTopic] = []
+    hidden: list[str] = []
+    if rights is not None and request.topics:
+        names, hidden = yield from rights.divide(ResourceType.TOPIC, list(names), str)
     limit = max(min(services.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     response = DescribeTopicPartitionsResponse()
     for name in names:
-        is_named = bool(request.topics)
-        if rights is not None and not rights.allows(ResourceType.TOPIC, name, audits_denial=is_named):
-            if is_named:
-                refused.append(_make_refused_row(name))
+        if rights is not None and not rights.allows(ResourceType.TOPIC, name, audits_denial=False):
             yield
             continue
         start = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
@@ -108,7 +107,7 @@ def _describe_page(
             )
             break
         yield
-    response.topics += refused
+    response.topics = [*response.topics, *map(_make_refused_row, hidden)]
     return response
 
 

@@ -16,7 +16,6 @@ from odradek.coordinator.transactions.admin import describe_error, unknown_state
 from odradek.coordinator.transactions.responses import (
     add_offsets_response,
     add_partitions_response,
-    add_partitions_result,
     end_txn_response,
     verified_result,
 )
@@ -163,16 +162,10 @@ def _accepts_all(
 def add_partitions_to_txn_error(
     request: AddPartitionsToTxnRequest, version: int, error: KafkaError
 ) -> AddPartitionsToTxnResponse:
-    """Return `error` for every partition; from version 4 on also for the whole request."""
+    """Return `error` for every partition; from version 4 on for the whole request."""
     if version < BATCHED_SINCE:
         return add_partitions_response(request.v3_and_below_topics, error.code, version)
-    return AddPartitionsToTxnResponse(
-        error_code=error.code,
-        results_by_transaction=[
-            add_partitions_result(one.transactional_id, one.topics, error.code, version)
-            for one in request.transactions
-        ],
-    )
+    return AddPartitionsToTxnResponse(error_code=error.code)
 
 
 def add_offsets_to_txn(
