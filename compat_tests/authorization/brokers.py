@@ -39,17 +39,22 @@ NOT_READY: Final = frozenset({14, 15, 16})
 """Errors of a coordinator that is not ready."""
 
 NOISE: Final = {
-    "active_producers", "assignment", "broker_id", "brokers", "cluster_id", "controller_id", "current_leader",
-    "documentation", "error_message", "eligible_leader_replicas", "host", "isr_nodes", "last_known_elr", "leader_epoch",
-    "leader_id", "log_append_time_ms", "log_dir", "log_start_offset", "node_endpoints", "node_id", "nodes",
-    "partition_size", "port", "producer_epoch", "producer_id", "rack", "replica_nodes", "throttle_time_ms", "timestamp",
-    "total_bytes", "transaction_start_time_ms", "usable_bytes", "voters", "current_voters", "observers",
-    "offline_replicas", "base_offset", "session_id", "next_producer_id", "committed_leader_epoch",
-    "preferred_read_replica", "last_stable_offset", "high_watermark", "records", "configs", "topic_config",
-    "batch_index_error_message", "offset", "low_watermark", "aborted_transactions", "members",
-    "transaction_timeout_ms", "end_offset", "group_state",
+    "assignment", "broker_id", "cluster_id", "controller_id", "current_leader", "documentation", "error_message",
+    "eligible_leader_replicas", "host", "isr_nodes", "last_known_elr", "leader_epoch", "leader_id", "log_dir",
+    "node_endpoints", "node_id", "nodes", "partition_size", "port", "rack", "replica_nodes", "throttle_time_ms",
+    "total_bytes", "transaction_start_time_ms", "usable_bytes", "current_voters", "observers", "offline_replicas",
+    "committed_leader_epoch", "preferred_read_replica", "last_stable_offset", "transaction_timeout_ms",
 }  # fmt: skip
 """Fields that differ between two brokers, whatever the client may do."""
+
+PRESENCE: Final = {"aborted_transactions", "active_producers", "brokers", "configs", "members", "records", "session_id"}
+"""Fields of which only the presence of a value is compared."""
+
+SIGN: Final = {
+    "base_offset", "committed_offset", "end_offset", "high_watermark", "log_append_time_ms", "log_start_offset",
+    "low_watermark", "offset", "producer_epoch", "producer_id", "timestamp",
+}  # fmt: skip
+"""Numbers of which only the sign is compared, because a negative one means that there is none."""
 
 _SECURITY: Final = {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"}
 _JAAS: Final = (
@@ -251,6 +256,10 @@ class Broker:
         return answer
 
     def _simplify_field(self, name: str, value: Any) -> Any:
+        if name in PRESENCE:
+            return bool(value)
+        if name in SIGN:
+            return "set" if value >= 0 else "unset"
         if name == "topic_id" and value not in (ZERO_UUID, UNKNOWN_ID):
             return f"id of {self._names.get(value, 'another topic')}"
         return self.simplify(value)

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.server.authorization.guarding import GuardServices, Proceed, Q, R
-from odradek.server.security.authorization.operations import Operation
-from odradek.server.security.authorization.rights import Rights
+from odradek.server.security.authorization.operations import Operation, ResourceType
+from odradek.server.security.authorization.rights import Rights, make_authorization_error
 
 if TYPE_CHECKING:
     from odradek.server.request import Reply, RequestContext
@@ -23,7 +22,7 @@ def undeclared(
     rights: Rights, services: GuardServices, context: "RequestContext", request: Q, proceed: Proceed[Q, R]
 ) -> "Reply[R]":
     """Refuse a request for which the table of APIs declares no operation."""
-    raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    raise make_authorization_error(ResourceType.CLUSTER)
 
 
 def write_txn_markers(

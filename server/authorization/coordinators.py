@@ -42,7 +42,7 @@ def find_coordinator(
     if version < BATCHED_SINCE:
         rights.check(resource_type, request.key)
         return proceed(request)
-    error = KafkaError(AUTHORIZATION_ERRORS[resource_type])
+    error = KafkaError(AUTHORIZATION_ERRORS[resource_type], "")
 
     def merge(response: FindCoordinatorResponse, denied: set[str]) -> FindCoordinatorResponse:
         found = iter(response.coordinators)

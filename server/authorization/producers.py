@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersRequestTopicRequest,
@@ -14,7 +14,7 @@ from odradek.replication.metadata.topic_names import check_topic_name
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide
 from odradek.server.handlers.producers import describe_producers_error
 from odradek.server.security.authorization.operations import ResourceType
-from odradek.server.security.authorization.rights import Rights
+from odradek.server.security.authorization.rights import Rights, make_authorization_error
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def init_producer_id(
     if request.transactional_id is not None:
         rights.check(ResourceType.TRANSACTIONAL_ID, request.transactional_id)
     elif not rights.allows_cluster(audits_denial=False) and not rights.allows_any(ResourceType.TOPIC):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        raise make_authorization_error(ResourceType.CLUSTER)
     return proceed(request)
 
 
@@ -56,7 +56,7 @@ def describe_producers(
     def describe(allowed: list[_Topic], refused: list[_Topic]) -> "Reply[DescribeProducersResponse]":
         if not refused:
             return proceed(request)
-        error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "Topic authorization failed.")
+        error = make_authorization_error(ResourceType.TOPIC)
         errors = describe_producers_error(DescribeProducersRequest(topics=refused), context.api_version, error)
         if not allowed:
             return errors

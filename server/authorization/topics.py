@@ -30,7 +30,7 @@ from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, join, then
 from odradek.server.security.authorization.operations import Operation, ResourceType
-from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights
+from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights, make_authorization_error
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _refuse_deletions(
 
 
 def _refuse_deletion(rights: Rights, metadata: "ClusterMetadata", key: str | bytes) -> _Result | None:
-    text = "Topic authorization failed."
+    text = make_authorization_error(ResourceType.TOPIC).message
     if isinstance(key, str):
         is_described = rights.allows(ResourceType.TOPIC, key, Operation.DESCRIBE)
         if is_described and (key not in metadata.topics or rights.allows(ResourceType.TOPIC, key, Operation.DELETE)):

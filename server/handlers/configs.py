@@ -6,7 +6,7 @@ Sources and synonyms of a value: KIP-226; its documentation: KIP-569. Each resou
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -29,7 +29,8 @@ from odradek.protocol.messages.list_config_resources import (
 from odradek.protocol.schema import rows
 from odradek.replication.controller.admin.configs import ResourceType as ConfigResourceType
 from odradek.replication.controller.admin.configs import allow_all
-from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS, CLUSTER_NAME, ResourceType
+from odradek.server.security.authorization.operations import CLUSTER_NAME, ResourceType
+from odradek.server.security.authorization.rights import make_authorization_error
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
@@ -50,12 +51,6 @@ _RESOURCE_TYPES: Final[dict[int, ResourceType]] = {
 }
 """The type of resource on which an operation on a configuration needs a right."""
 
-_MESSAGES: Final = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Topic authorization failed.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Group authorization failed.",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Cluster authorization failed.",
-}
-
 
 class ConfigServices(Protocol):
     """The parts of a broker that requests about configurations need."""
@@ -72,8 +67,7 @@ def find_config_error(rights: "Rights", resource_type: int, name: str) -> KafkaE
     needed = _RESOURCE_TYPES.get(resource_type)
     if needed is None or rights.allows(needed, CLUSTER_NAME if needed is ResourceType.CLUSTER else name):
         return None
-    code = AUTHORIZATION_ERRORS[needed]
-    return KafkaError(code, _MESSAGES[code])
+    return make_authorization_error(needed)
 
 
 def _find_check(context: "RequestContext") -> "Authorize":

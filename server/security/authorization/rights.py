@@ -20,6 +20,20 @@ DECISIONS_PER_STEP: Final = 64
 """Decisions of an authorizer in one step. Each takes 1 to 10 us."""
 
 
+_MESSAGES: Final = {
+    ResourceType.TOPIC: "Topic authorization failed.",
+    ResourceType.GROUP: "Group authorization failed.",
+    ResourceType.CLUSTER: "Cluster authorization failed.",
+    ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
+}
+"""Kafka's texts, which clients show."""
+
+
+def make_authorization_error(resource_type: ResourceType) -> KafkaError:
+    """Return the error of a client without the right to a resource of a type."""
+    return KafkaError(AUTHORIZATION_ERRORS[resource_type], _MESSAGES[resource_type])
+
+
 class Rights:
     """What the client of one request may do on the resources that the request names.
 
@@ -74,12 +88,12 @@ class Rights:
     def check(self, resource_type: ResourceType, name: str) -> None:
         """Raise KafkaError if the client may not perform the operation on a resource."""
         if not self.allows(resource_type, name):
-            raise KafkaError(AUTHORIZATION_ERRORS[resource_type])
+            raise make_authorization_error(resource_type)
 
     def check_cluster(self, operation: Operation | None = None) -> None:
         """Raise KafkaError CLUSTER_AUTHORIZATION_FAILED if the client may not perform an operation on the cluster."""
         if not self.allows_cluster(operation):
-            raise KafkaError(AUTHORIZATION_ERRORS[ResourceType.CLUSTER])
+            raise make_authorization_error(ResourceType.CLUSTER)
 
     def decide(self, resource_type: ResourceType, names: Iterable[str]) -> Generator[None, None, None]:
         """Make the decisions on many resources in steps, so that `allows` returns them at once."""
