@@ -16,7 +16,7 @@ from odradek.server.security.authorization.operations import (
 
 T = TypeVar("T")
 
-DECISIONS_PER_STEP: Final = 64
+DECISIONS_PER_STEP: Final = 32
 """Decisions of an authorizer in one step. Each takes 1 to 10 us."""
 
 
