@@ -25,10 +25,10 @@ from odradek.replication.metadata.acls.bindings import (
 )
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, Waiter
 from odradek.replication.pauses import no_pause
-from odradek.server.config import BrokerConfig, InvalidConfigError, load_config
+from odradek.server.config import BrokerConfig
 from odradek.server.config.authorization import parse_super_users
 from odradek.server.environment import Environment
-from odradek.server.offline_store import run_with_store
+from odradek.server.offline_store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
 from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
 from odradek.server.security.authorization.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS
 from odradek.server.security.principal import parse_principal
@@ -36,7 +36,6 @@ from odradek.server.stores.sqlite_file import StoreLockedError
 
 C = TypeVar("C", Operation, PatternType)
 
-EXIT_FAILED: Final = 1
 EXIT_DENIED: Final = 1
 
 _RESOURCES: Final = {
@@ -57,10 +56,6 @@ _CONSUMER: Final = {
     ResourceType.GROUP: (Operation.READ,),
 }
 """The operations that --producer and --consumer stand for."""
-
-
-class UsageError(Exception):
-    """An invalid command line; each argument is one line."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -94,10 +89,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
                 help="literal (the default) or prefixed; to list and remove also any, or match: patterns that apply to "
                 "the resource",
             )
-        command.add_argument("file", nargs="?", metavar="server.properties", help="configuration of the broker")
-        command.add_argument(
-            "--override", action="append", default=[], metavar="name=value", help="set a property of the broker"
-        )
+        add_config_arguments(command)
 
 
 def _add_rule_options(command: argparse.ArgumentParser) -> None:
@@ -128,13 +120,13 @@ def _add_resource_options(command: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Run a command; return the exit code. Raises UsageError."""
     work = {"add": _add, "list": _list, "remove": _remove, "test": _test}[options.acl_command](options)
-    config = _load_config(options.file, options.override)
+    config = load_given_config(options)
     try:
         return run_with_store(config, lambda store, environment: _with_acls(store, environment, config, work))
     except StoreLockedError:
-        return _fail("the broker is running, with its metadata store open: stop it, or use kafka-acls.sh")
+        return fail("the broker is running, with its metadata store open: stop it, or use kafka-acls.sh")
     except (MetadataStoreError, StartError, KafkaError) as error:
-        return _fail(str(error))
+        return fail(str(error))
 
 
 _Command = Callable[[AclChanges, BrokerConfig], Coroutine[Any, Any, int]]
@@ -323,17 +315,6 @@ def _parse_code(kind: type[C], text: str) -> C:
     return code
 
 
-def _load_config(path: str | None, overrides: list[str]) -> BrokerConfig:
-    try:
-        return load_config(path, overrides).config
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except InvalidConfigError as error:
-        raise UsageError(*map(str, error.errors)) from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-
-
 class _ReactorExecutor:
     """Executes the changes of a command, which has no other work."""
 
@@ -377,6 +358,3 @@ def _make_printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _fail(message: str) -> int:
-    sys.stderr.write(f"odradek: {' '.join(message.split())}\n")
-    return EXIT_FAILED

@@ -1,8 +1,7 @@
 """The command line: `odradek start`, `config`, `cluster`, `user`, `acl`, `tls`, `pipeline`, and `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
-each error; otherwise the broker's. `pipeline` is another program, which replaces this one. The commands of `cluster`
-are in `cluster_tools.cli`, those of `user` and `acl` in `user_cli` and `acl_cli`, which only they import.
+each error; otherwise the broker's. `pipeline` is another program, which replaces this one.
 """
 
 import argparse
@@ -11,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from odradek import __version__
@@ -22,6 +22,25 @@ logger = logging.getLogger(__name__)
 EXIT_USAGE = 2
 STARTED_S = time.monotonic()
 
+_COMMAND_MODULES = {
+    "cluster": (
+        "odradek.server.cluster_tools.cli",
+        "run a cluster on this machine, show the state of a cluster",
+        "Clusters of brokers.",
+    ),
+    "user": (
+        "odradek.server.user_cli",
+        "add, list and remove users",
+        "SCRAM users, with whose passwords clients connect.",
+    ),
+    "acl": (
+        "odradek.server.acl_cli",
+        "add, list, remove and test ACLs",
+        "Access control lists: what clients may do.",
+    ),
+}
+"""Commands whose modules are imported only for them: module, help and description."""
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports an error in one line that refers to `--help`."""
@@ -31,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _make_parser(command: str) -> argparse.ArgumentParser:
-    """Return the parser, with the options of `cluster`, `user` and `acl` only if that is the command."""
+    """Return the parser, with the options of _COMMAND_MODULES only for `command`."""
     parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
     parser.add_argument("--version", action="version", version=f"odradek {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -58,27 +77,10 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
     config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
     config.add_argument("--markdown", action="store_true", help="print docs/configuration.md")
 
-    cluster = commands.add_parser(
-        "cluster", help="run a cluster on this machine, show the state of a cluster", description="Clusters of brokers."
-    )
-    if command == "cluster":
-        from odradek.server.cluster_tools.cli import add_commands
-
-        add_commands(cluster)
-    acl = commands.add_parser(
-        "acl", help="add, list, remove and test ACLs", description="Access control lists: what clients may do."
-    )
-    if command == "acl":
-        from odradek.server import acl_cli
-
-        acl_cli.add_commands(acl)
-    user = commands.add_parser(
-        "user", help="add, list and remove users", description="SCRAM users, with whose passwords clients connect."
-    )
-    if command == "user":
-        from odradek.server import user_cli
-
-        user_cli.add_commands(user)
+    for name, (module_name, summary, description) in _COMMAND_MODULES.items():
+        subparser = commands.add_parser(name, help=summary, description=description)
+        if name == command:
+            import_module(module_name).add_commands(subparser)
     tls = commands.add_parser("tls", help="make certificates for tests", description="Certificates for TLS.")
     tls_commands = tls.add_subparsers(dest="tls_command", required=True, metavar="COMMAND")
     make = tls_commands.add_parser(
@@ -97,12 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["pipeline"]:
         _exec_pipeline(given[1:])
     options = _make_parser(given[0] if given else "").parse_args(given)
-    if options.command == "cluster":
-        return _run_cluster_command(options)
-    if options.command == "acl":
-        return _run_acl_command(options)
-    if options.command == "user":
-        return _run_user_command(options)
+    if options.command in _COMMAND_MODULES:
+        return _run_command(options)
     if options.command == "tls":
         return _make_test_certificates(options.directory)
     if options.command == "start":
@@ -115,31 +113,14 @@ def _exec_pipeline(arguments: list[str]) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-m", "odradek.spark_it", *arguments])
 
 
-def _run_cluster_command(options: argparse.Namespace) -> int:
-    from odradek.server.cluster_tools.cli import UsageError, run_command
-
+def _run_command(options: argparse.Namespace) -> int:
+    """Run a command that has a module of its own."""
+    module = import_module(_COMMAND_MODULES[options.command][0])
     try:
-        return run_command(options)
-    except UsageError as error:
+        exit_code: int = module.run_command(options)
+    except module.UsageError as error:
         _fail(*error.args)
-
-
-def _run_user_command(options: argparse.Namespace) -> int:
-    from odradek.server.user_cli import UsageError, run_command
-
-    try:
-        return run_command(options)
-    except UsageError as error:
-        _fail(*error.args)
-
-
-def _run_acl_command(options: argparse.Namespace) -> int:
-    from odradek.server.acl_cli import UsageError, run_command
-
-    try:
-        return run_command(options)
-    except UsageError as error:
-        _fail(*error.args)
+    return exit_code
 
 
 def _make_test_certificates(directory: str) -> int:

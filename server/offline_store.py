@@ -1,15 +1,17 @@
-"""Commands that use a broker's metadata store without the broker.
+"""Parts of the commands that use a broker's metadata store without the broker: configuration, errors, and the store.
 
 An embedded store can be used while its broker is stopped, also before the first start, which finds what was written.
 With `zookeeper.connect` the brokers of the cluster may run.
 """
 
+import argparse
+import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.store import MetadataStore
-from odradek.server.config import BrokerConfig
+from odradek.server.config import BrokerConfig, InvalidConfigError, load_config
 from odradek.server.environment import Environment
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.network.reactor import install
@@ -18,6 +20,38 @@ from odradek.server.store_location import open_store, open_zookeeper_store
 T = TypeVar("T")
 
 Work = Callable[[MetadataStore, Environment], Coroutine[Any, Any, T]]
+
+EXIT_FAILED: Final = 1
+
+
+class UsageError(Exception):
+    """An invalid command line; each argument is one line."""
+
+
+def add_config_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments with the configuration of the broker."""
+    command.add_argument("file", nargs="?", metavar="server.properties", help="configuration of the broker")
+    command.add_argument(
+        "--override", action="append", default=[], metavar="name=value", help="set a property of the broker"
+    )
+
+
+def load_given_config(options: argparse.Namespace) -> BrokerConfig:
+    """Return the configuration that the arguments name. Raises UsageError."""
+    try:
+        return load_config(options.file, options.override).config
+    except OSError as error:
+        raise UsageError(f"cannot read {options.file}: {error.strerror}") from None
+    except InvalidConfigError as error:
+        raise UsageError(*map(str, error.errors)) from None
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+
+
+def fail(message: str) -> int:
+    """Print an error in one line; return the exit code."""
+    sys.stderr.write(f"odradek: {' '.join(message.split())}\n")
+    return EXIT_FAILED
 
 
 def run_with_store(config: BrokerConfig, work: Work[T]) -> T:

@@ -375,7 +375,5 @@ if TYPE_CHECKING:
         one = services
         return (
             one, one, one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one, one,
             one, one, one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

@@ -6,19 +6,16 @@ codes: 0; 1 if the store cannot be used or has no such user; 2 for an invalid co
 
 import argparse
 import sys
-from collections.abc import Callable, Coroutine
 from getpass import getpass
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from odradek.replication.controller.configs.entity_changes import change_entity
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import Configs
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError
-from odradek.server.config import BrokerConfig, InvalidConfigError, load_config
 from odradek.server.environment import Environment
-from odradek.server.membership.embedded import lay_out_store
-from odradek.server.network.reactor import install
+from odradek.server.offline_store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
 from odradek.server.security.sasl.scram_credentials import (
     DEFAULT_ITERATIONS,
     MAX_ITERATIONS,
@@ -28,19 +25,9 @@ from odradek.server.security.sasl.scram_credentials import (
     make_salt,
 )
 from odradek.server.security.sasl.scram_users import describe_users, put_credential, user_path
-from odradek.server.store_location import open_store, open_zookeeper_store
 from odradek.server.stores.sqlite_file import StoreLockedError
 
-T = TypeVar("T")
-
-Work = Callable[[MetadataStore, Environment], Coroutine[Any, Any, T]]
-
-EXIT_FAILED: Final = 1
 _NUMBERS: Final = {mechanism.number: name for name, mechanism in SCRAM_MECHANISMS.items()}
-
-
-class UsageError(Exception):
-    """An invalid command line; each argument is one line."""
 
 
 class _NoUserError(Exception):
@@ -68,45 +55,26 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         )
         command.add_argument("user", metavar="NAME")
     for command in (add, listing, remove):
-        command.add_argument("file", nargs="?", metavar="server.properties", help="configuration of the broker")
-        command.add_argument(
-            "--override", action="append", default=[], metavar="name=value", help="set a property of the broker"
-        )
+        add_config_arguments(command)
 
 
 def run_command(options: argparse.Namespace) -> int:
     """Run a command; return the exit code. Raises UsageError."""
-    config = _load_config(options.file, options.override)
+    config = load_given_config(options)
     try:
         if options.user_command == "add":
             _check_user(options.user, options.iterations)
             password = _read_password(options.password_file)
-            _run(config, lambda store, environment: _add(store, environment, options, password))
+            run_with_store(config, lambda store, environment: _add(store, environment, options, password))
         elif options.user_command == "remove":
-            _run(config, lambda store, environment: _remove(store, environment, options))
+            run_with_store(config, lambda store, environment: _remove(store, environment, options))
         else:
-            sys.stdout.write(_run(config, _list))
+            sys.stdout.write(run_with_store(config, _list))
     except StoreLockedError:
-        return _fail("the broker is running, with its metadata store open: stop it, or use kafka-configs.sh")
+        return fail("the broker is running, with its metadata store open: stop it, or use kafka-configs.sh")
     except (MetadataStoreError, StartError, _NoUserError) as error:
-        return _fail(str(error))
+        return fail(str(error))
     return 0
-
-
-def _fail(message: str) -> int:
-    sys.stderr.write(f"odradek: {' '.join(message.split())}\n")
-    return EXIT_FAILED
-
-
-def _load_config(path: str | None, overrides: list[str]) -> BrokerConfig:
-    try:
-        return load_config(path, overrides).config
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-    except InvalidConfigError as error:
-        raise UsageError(*map(str, error.errors)) from None
-    except ValueError as error:
-        raise UsageError(str(error)) from None
 
 
 def _check_user(user: str, iterations: int) -> None:
@@ -167,43 +135,3 @@ async def _list(store: MetadataStore, environment: Environment) -> str:
         mechanisms = [f"{_NUMBERS[number]} ({count} iterations)" for number, count in described.iterations.items()]
         lines.append(f"{described.user}  {', '.join(mechanisms) or described.error}\n")
     return "".join(lines)
-
-
-def _run(config: BrokerConfig, work: Work[T]) -> T:
-    """Run a coroutine function on the store of a broker; return its result, or raise its error."""
-    from twisted.internet.defer import Deferred
-    from twisted.python.failure import Failure
-
-    reactor = install()
-    environment = Environment(reactor)
-    outcome: list[T | Failure] = []
-
-    def end(result: T | Failure) -> None:
-        outcome.append(result)
-        reactor.stop()
-
-    def begin() -> None:
-        Deferred.fromCoroutine(_with_store(config, environment, work)).addBoth(end)
-
-    reactor.callWhenRunning(begin)
-    reactor.run()
-    if not outcome:
-        raise StartError("interrupted; it is unknown whether the change was made")
-    result = outcome[0]
-    if isinstance(result, Failure):
-        result.raiseException()
-    return result
-
-
-async def _with_store(config: BrokerConfig, environment: Environment, work: Work[T]) -> T:
-    directories = [environment.absolute_path(directory) for directory in config.data_dirs]
-    begins_adoption = False
-    if config.zookeeper_connect:
-        store: MetadataStore = await open_zookeeper_store(environment, config)
-    else:
-        store, begins_adoption = await open_store(environment, directories, adopts=config.log_dirs_adopt)
-    try:
-        await lay_out_store(environment, directories, store, begins_adoption=begins_adoption)
-        return await work(store, environment)
-    finally:
-        await store.close()
