@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from odradek.server import user_cli
+from odradek.server.offline_store import UsageError
 from odradek.testing import OdradekBroker
 
 
@@ -92,5 +93,5 @@ def test_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(user_cli, "getpass", lambda prompt: next(answers))
     assert user_cli._read_password(None) == "secret"
-    with pytest.raises(user_cli.UsageError, match="differ"):
+    with pytest.raises(UsageError, match="differ"):
         user_cli._read_password(None)
