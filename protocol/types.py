@@ -48,6 +48,7 @@ INT16: Final = FixedType("int16", "h", 2)
 UINT16: Final = FixedType("uint16", "H", 2)
 INT32: Final = FixedType("int32", "i", 4)
 INT64: Final = FixedType("int64", "q", 8)
+FLOAT64: Final = FixedType("float64", "d", 8)
 STRING: Final = WireType("string")
 BYTES: Final = WireType("bytes")
 RECORDS: Final = WireType("records")
@@ -58,6 +59,7 @@ Int16 = Annotated[int, INT16]
 UInt16 = Annotated[int, UINT16]
 Int32 = Annotated[int, INT32]
 Int64 = Annotated[int, INT64]
+Float64 = Annotated[float, FLOAT64]
 Uuid = Annotated[bytes, UUID]
 """Sixteen bytes. Kafka prints them as base64url without padding."""
 Records = Annotated[bytes | memoryview | FileRegionLike, RECORDS]

@@ -61,6 +61,7 @@ from odradek.server.network.reactor import install as install_reactor
 from odradek.server.network.stalls import find_timeout_ms
 from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory, plaintext_writers
 from odradek.server.preloading import preload, preload_at_once
+from odradek.server.quotas.switch import QuotaSwitch
 from odradek.server.request import RequestContext
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
@@ -167,7 +168,7 @@ class Broker:
 
     @cached_property
     def _dispatch(self) -> Dispatch:
-        return Dispatch(self.services, self.services.apis, self._make_stages())
+        return Dispatch(self.services, self.services.apis, self._make_stages(), self.services.quotas)
 
     def _make_stages(self) -> Stages:
         authorizer = self.services.authorizer
@@ -389,7 +390,7 @@ class Broker:
         # After the controller's own listener, which drops its events and resigns when the session expires.
         store.add_session_listener(self._on_store_session)
         logs = await self._load_logs()
-        services = self._services = await self._make_services(controller, logs)
+        services = self._services = await self._make_services(store, controller, logs)
         services.replicas.listeners.append(self._on_replicas)
         services.replicas.on_offline = self._on_late_failure
         image.listeners.append(self._on_metadata)
@@ -413,13 +414,22 @@ class Broker:
             monotonic_ms=self._environment.monotonic_ms,
         )
 
-    async def _make_services(self, controller: Controller, logs: LogManager) -> Services:
+    async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:
         config, environment, image = self.config, self._environment, self._image
         membership = self._membership
         configs = self._topic_configs = BrokerConfigs(config.node_id, config, image)
         configs.listeners.append(self._on_config)
         produce_completions = CompletionQueue(self._slices)
         flusher = Flusher(logs, self._reactor, produce_completions)
+        quotas = QuotaSwitch(
+            config,
+            self._reactor,
+            environment.monotonic_ms,
+            environment.monotonic,
+            self._slices,
+            self._quotas.limit_addresses,
+        )
+        membership.entity_configs.listeners.append(quotas.update)
         self._replicas = ReplicaManager(
             config.node_id,
             membership.assignments,
@@ -455,6 +465,9 @@ class Broker:
             replicas=self._replicas,
             run_in_thread=environment.run_in_thread,
             slices=self._slices,
+            store=store,
+            quotas=quotas,
+            resolver=self._reactor,
         )
 
     async def _load_logs(self) -> LogManager:
@@ -595,6 +608,7 @@ class Broker:
 
     def _run_background(self) -> None:
         try:
+            self.services.quotas.remove_idle()
             delay_ms = self.services.logs.run_due(self._now_ms())
         except Exception:
             logger.exception("background work failed and will be retried; please report it")

@@ -15,6 +15,7 @@ from odradek.protocol.messages import request_class, response_class
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
 from odradek.server.apis import APIS, PRODUCE_KEY, Api
+from odradek.server.quotas.switch import NO_QUOTAS, Quotas
 from odradek.server.request import EncodedBody, NoResponse, RequestContext
 from odradek.server.stages import Stages, runs_on_fast_path, wrap_handler
 
@@ -101,8 +102,15 @@ class Dispatch:
     Modules are imported and codecs compiled with the first request of an API and version.
     """
 
-    def __init__(self, services: "ProduceServices", apis: Mapping[int, Api] = APIS, stages: Stages = ()) -> None:
+    def __init__(
+        self,
+        services: "ProduceServices",
+        apis: Mapping[int, Api] = APIS,
+        stages: Stages = (),
+        quotas: Quotas = NO_QUOTAS,
+    ) -> None:
         self.services = services
+        self.quotas = quotas
         self.unexpected_errors: Counter[str] = Counter()
         self._apis = apis
         self._stages = stages

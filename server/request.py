@@ -10,6 +10,7 @@ from odradek.server.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from odradek.server.security.authorization.rights import Rights
+    from odradek.server.quotas.charge import RequestCharge
 
 T = TypeVar("T")
 
@@ -25,12 +26,16 @@ NO_RESPONSE: Final = NoResponse()
 
 
 class EncodedBody:
-    """A response whose body is already encoded, without its header."""
+    """A response whose body is already encoded, without its header.
 
-    __slots__ = ("body",)
+    begins_with_throttle_time: the first field is `throttle_time_ms`
+    """
 
-    def __init__(self, body: bytes) -> None:
+    __slots__ = ("begins_with_throttle_time", "body")
+
+    def __init__(self, body: bytes, *, begins_with_throttle_time: bool) -> None:
         self.body = body
+        self.begins_with_throttle_time = begins_with_throttle_time
 
 
 class CloseConnection(Exception):  # noqa: N818 - not an error but an instruction
@@ -45,11 +50,13 @@ class RequestContext(request_context.RequestContext):
     refused_batches: None before the first of them
     rights: what the client may do by this request; None without authorization
     security_protocol: that of the listener
+    charge: the use of quotas by the request in progress; None if no quota applies to it
+    throttle_ms: after a response, the time for which no request is to be begun (KIP-219)
     """
 
     __slots__ = (
-        "client_software", "has_input_ended", "listener_name", "principal", "refused_batches", "rights",
-        "security_protocol",
+        "charge", "client_software", "has_input_ended", "listener_name", "principal", "refused_batches", "rights",
+        "security_protocol", "throttle_ms",
     )  # fmt: skip
 
     def __init__(
@@ -67,3 +74,5 @@ class RequestContext(request_context.RequestContext):
         self.has_input_ended = False
         self.refused_batches: RefusedBatches | None = None
         self.rights: Rights | None = None
+        self.charge: RequestCharge | None = None
+        self.throttle_ms = 0

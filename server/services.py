@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.broker_configs import BrokerConfigs
     from odradek.replication.metadata.entity_configs import EntityConfigs
     from odradek.replication.metadata.image import ClusterMetadata
+    from odradek.replication.metadata.store import MetadataStore
     from odradek.replication.replicas.broker_control import BrokerControl
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.apis import Api
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from odradek.server.handlers.acls import AclServices
     from odradek.server.handlers.api_versions import ApiVersionsServices
     from odradek.server.handlers.broker_control import BrokerControlServices
+    from odradek.server.handlers.client_quotas import ClientQuotaServices
     from odradek.server.handlers.configs import ConfigServices
     from odradek.server.handlers.controller_requests import ControllerRequestServices
     from odradek.server.handlers.delete_records import DeleteRecordsServices
@@ -67,10 +69,13 @@ if TYPE_CHECKING:
     from odradek.server.handlers.transaction_offsets import TransactionOffsetServices
     from odradek.server.handlers.transactions import TransactionServices
     from odradek.server.image_cache import ImageCache
+    from odradek.server.quotas.alterations import QuotaAdmin
+    from odradek.server.quotas.switch import QuotaSwitch
     from odradek.server.request import EncodedBody
     from odradek.server.security.authorization.authorizer import Authorizer
     from odradek.server.security.sasl.scram_users import ScramUsers
     from odradek.server.work.clock import Clock, IterationEnd
+    from odradek.server.work.clock import Clock, IterationEnd, Resolver
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
     from odradek.server.work.record_work import RecordWork
@@ -117,6 +122,9 @@ class Services:
     authorizer: decides what clients may do; None without authorization
     config: the current configuration
     entity_configs: the configurations of users, client ids and IP addresses
+    quotas: the quotas of clients, once there are any
+    resolver: resolves host names
+    store: the metadata store
     now_ms, monotonic_ms: the wall clock and the monotonic clock, see `environment`
     groups_in_use, transactions_in_use: the coordinators, set at their first use
     """
@@ -146,6 +154,9 @@ class Services:
         replicas: "ReplicaManager",
         run_in_thread: "RunInThread",
         slices: "Slices",
+        store: "MetadataStore",
+        quotas: "QuotaSwitch",
+        resolver: "Resolver",
     ) -> None:
         self.apis = apis
         self.cluster = cluster
@@ -169,6 +180,9 @@ class Services:
         self.run_in_thread = run_in_thread
         self.slices = slices
         self.acls: AclChanges | None = None
+        self.store = store
+        self.quotas = quotas
+        self.resolver = resolver
         self.authorizer: Authorizer | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
@@ -226,6 +240,14 @@ class Services:
         from odradek.replication.controller.admin.configs import ConfigAdmin
 
         return ConfigAdmin(self.controller if self.cluster is None else self.cluster.config_target, self.configs)
+
+    @cached_property
+    def quota_admin(self) -> "QuotaAdmin":
+        """Changes quotas."""
+        from odradek.server.quotas.alterations import QuotaAdmin
+
+        target = self.controller if self.cluster is None else self.cluster.config_target
+        return QuotaAdmin(target.request, self.store, self.entity_configs, self.resolver, self.now_ms)
 
     @cached_property
     def config_describer(self) -> "ConfigDescriber":
@@ -347,6 +369,7 @@ if TYPE_CHECKING:
         AclServices,
         ApiVersionsServices,
         BrokerControlServices,
+        ClientQuotaServices,
         ConfigServices,
         ControllerRequestServices,
         DeleteRecordsServices,
@@ -376,4 +399,6 @@ if TYPE_CHECKING:
         return (
             one, one, one, one, one, one, one, one, one, one, one, one, one,
             one, one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

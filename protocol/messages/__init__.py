@@ -53,6 +53,8 @@ API_NAMES: Final = {
     47: "OffsetDelete",
     50: "DescribeUserScramCredentials",
     51: "AlterUserScramCredentials",
+    48: "DescribeClientQuotas",
+    49: "AlterClientQuotas",
     55: "DescribeQuorum",
     56: "AlterPartition",
     57: "UpdateFeatures",

@@ -15,6 +15,8 @@ from odradek.server.security.tls.settings import TLS_PROTOCOLS
 ACCEPTED_PREFIXES = (
     "client.quota.callback.", "config.providers",
     "controller.performance.", "controller.quorum.", "controller.quota.", "delegation.token.",
+    "config.providers", "connections.max.reauth.",
+    "controller.performance.", "controller.quorum.", "delegation.token.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
     "share.", "ssl.allow.", "ssl.engine.factory.", "ssl.keymanager.", "ssl.principal.", "ssl.protocol", "ssl.provider",

@@ -2,6 +2,8 @@
 
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
 from odradek.server.config.reasons import NO_EARLY_START, NO_THREADS
+from odradek.properties import INT32_MAX, PropertySet, UpdateMode, class_name, integer, long, string, string_list
+from odradek.server.config.reasons import NO_AUTHENTICATION, NO_THREADS
 
 
 class NetworkProperties(PropertySet):
@@ -108,13 +110,32 @@ class NetworkProperties(PropertySet):
         "quota.window.num",
         11,
         minimum=1,
-        doc="Number of samples over which max.connection.creation.rate is measured.",
+        doc="Number of samples over which rates are measured for quotas and for max.connection.creation.rate.",
     )
     quota_window_size_seconds = integer(
         "quota.window.size.seconds",
         1,
         minimum=1,
-        doc="Length of a sample, and the maximum pause between two connections above the rate.",
+        doc="Length of a sample, and the longest throttle time for a quota of request time or of connections.",
+    )
+    controller_quota_window_num = integer(
+        "controller.quota.window.num",
+        11,
+        minimum=1,
+        doc="Number of samples over which quotas of changes to topics permit a burst.",
+    )
+    controller_quota_window_size_seconds = integer(
+        "controller.quota.window.size.seconds",
+        1,
+        minimum=1,
+        doc="Length of a sample of quotas of changes to topics.",
+    )
+    client_quota_callback_class = class_name(
+        "client.quota.callback.class",
+        None,
+        check=lambda name: not name,
+        note="empty, because Java classes cannot be loaded",
+        doc="Java class that determines quotas; quotas are always those of users and client ids.",
     )
     connection_failed_authentication_delay_ms = integer(
         "connection.failed.authentication.delay.ms",

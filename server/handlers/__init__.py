@@ -12,6 +12,7 @@
 - `configs`: requests about configurations
 - `acls`: DescribeAcls, CreateAcls, DeleteAcls
 - `scram_users`: DescribeUserScramCredentials, AlterUserScramCredentials
+- `client_quotas`: DescribeClientQuotas, AlterClientQuotas
 - `elections`: ElectLeaders
 - `reassignments`: AlterPartitionReassignments, ListPartitionReassignments
 - `quorum`: DescribeQuorum

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
     from odradek.server.fetching.read_rights import ReadRights
     from odradek.server.fetching.session_cache import FetchSessionCache
+    from odradek.server.quotas.charge import RequestCharge
     from odradek.server.request import Reply, RequestContext
     from odradek.server.security.authorization.rights import Rights
     from odradek.server.work.clock import Clock
@@ -93,6 +94,8 @@ _FEW_PARTITIONS: Final = 4
 """Number of unsettled partitions up to which a retry of a follower's fetch reads them without a measurement before."""
 
 _FOLLOWER_READERS: Final = 64
+_ROW_BYTES: Final = 60
+"""Size of a partition in a response, without its records."""
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_URGENT: Final = (*_MISSING, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 """Errors of partitions that do not end the wait for others."""
@@ -184,6 +187,9 @@ class _Fetch:
         self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.reader = self._find_reader()
+        charge = context.charge
+        if charge is not None:
+            self._limit(charge)
         self.session: FetchSession | None = None
         self.watch: SessionWatch | None = None
         self.epoch = 0
@@ -358,6 +364,9 @@ class _Fetch:
         Another request may continue the session between two steps. This response then becomes an error, and the rows
         that were already recorded as sent are reset to NOT_SENT.
         """
+        throttled = self._throttle(read)
+        if throttled is not None:
+            return throttled
         rows, session = read.rows, self.session
         topics: list[FetchResponseFetchableTopicResponse] = []
         nodes: dict[int, FetchResponseNodeEndpoint] = {}
@@ -650,7 +659,29 @@ class _Fetch:
 
     # -- response --------------------------------------------------------------------------------------------------
 
+    def _limit(self, charge: "RequestCharge") -> None:
+        """Apply the client's quotas. A larger fetch than `max_fetch_bytes` would be throttled without end (KIP-219)."""
+        if self.reader.follower >= 0:
+            self.context.charge = None
+            return
+        self.max_bytes = int(min(self.max_bytes, charge.max_fetch_bytes))
+        self.min_bytes = min(self.min_bytes, self.max_bytes)
+
+    def _throttle(self, read: LimitedRead) -> FetchResponse | None:
+        """Return an empty response if the client exceeds a quota, with the session as it was before this fetch."""
+        charge = self.context.charge
+        if charge is None or not charge.settle_fetch(_estimate_bytes(read)):
+            return None
+        session = self.session
+        if session is not None and session.epoch != self.epoch:
+            return self._refuse_superseded(session)
+        return FetchResponse(session_id=INVALID_SESSION_ID if session is None else session.id)
+
     def _respond(self, read: LimitedRead) -> FetchResponse:
+        if self.context.charge is not None:
+            throttled = self._throttle(read)
+            if throttled is not None:
+                return throttled
         if self.session is not None:
             return self._respond_in_session(self.session, read)
         return self._make_response(self._open_session(read.rows) if self.opens_session else INVALID_SESSION_ID, read)
@@ -738,6 +769,11 @@ class _Fetch:
                 nodes[leader.broker_id] = FetchResponseNodeEndpoint(
                     node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
                 )
+
+
+def _estimate_bytes(read: LimitedRead) -> int:
+    """Return about the size of the response, which is not encoded yet: most of it are records."""
+    return read.read_bytes + len(read.rows) * _ROW_BYTES
 
 
 @cache

@@ -43,10 +43,13 @@ if TYPE_CHECKING:
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.slices import Slices
 
+THROTTLE_TIME_SINCE: Final = 3
 TOPIC_IDS_ASKED_SINCE: Final = 12
 LISTENER_NOT_FOUND_SINCE: Final = 6
 BROKER_ENDPOINT: Final = 1
 CONTROLLER_ENDPOINT: Final = 2
+
+_NO_LEADER_YET: Final = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class MetadataServices(Protocol):
@@ -84,9 +87,15 @@ def metadata(
         if not found.missing:
             return _make_response(services.metadata, context, request, found, {})
         creation = carry_through(services.auto_creation.auto_create(found.missing))
-        return creation.addCallback(
-            lambda errors: _make_response(services.metadata, context, request, found, errors)
-        )
+
+        def respond(errors: dict[str, KafkaError | None]) -> MetadataResponse:
+            if context.charge is not None:
+                # In a cluster a topic that was created has no leader yet.
+                created = [error for error in errors.values() if error is None or error.code == _NO_LEADER_YET]
+                context.charge.spend_mutations(len(created) * services.config.num_partitions)
+            return _make_response(services.metadata, context, request, found, errors)
+
+        return creation.addCallback(respond)
 
     found = services.slices.run(_find_requested(services, context, request), SMALL_REQUEST_STEPS)
     response: Deferred[MetadataResponse] = found.addCallback(create_missing)
@@ -137,7 +146,7 @@ def _encode_all(
     response = _make_response(image, context, request, _RequestedTopics(topics), {})
     out = bytearray()
     yield from step_encoder(MetadataResponse, version)(response, out, [])
-    return EncodedBody(bytes(out))
+    return EncodedBody(bytes(out), begins_with_throttle_time=version >= THROTTLE_TIME_SINCE)
 
 
 class _RequestedTopics(NamedTuple):

@@ -26,10 +26,16 @@ from odradek.server.work.waits import carry_through
 if TYPE_CHECKING:
     from twisted.internet.defer import Deferred
 
-    from odradek.replication.controller.admin.topics import TopicAdmin
+    from odradek.replication.controller.admin.topics import SpendMutations, TopicAdmin
     from odradek.server.request import RequestContext
 
 DELETED_BY_ID_SINCE: Final = 6
+
+# From these versions on changes are refused while the quota of mutations is exhausted; before, they only delay later
+# requests (KIP-599).
+CREATION_STRICT_SINCE: Final = 6
+DELETION_STRICT_SINCE: Final = 5
+GROWTH_STRICT_SINCE: Final = 3
 
 
 class TopicServices(Protocol):
@@ -43,7 +49,7 @@ def create_topics(
     services: TopicServices, context: "RequestContext", request: CreateTopicsRequest
 ) -> "Deferred[CreateTopicsResponse]":
     """Create topics. Each topic has its own error."""
-    return carry_through(services.topics.create_topics(request))
+    return carry_through(services.topics.create_topics(request, _find_spend(context, CREATION_STRICT_SINCE)))
 
 
 def create_topics_error(request: CreateTopicsRequest, version: int, error: KafkaError) -> CreateTopicsResponse:
@@ -61,7 +67,8 @@ def delete_topics(
     services: TopicServices, context: "RequestContext", request: DeleteTopicsRequest
 ) -> "Deferred[DeleteTopicsResponse]":
     """Delete topics. Each topic has its own error."""
-    return carry_through(services.topics.delete_topics(request, context.api_version))
+    spend = _find_spend(context, DELETION_STRICT_SINCE)
+    return carry_through(services.topics.delete_topics(request, context.api_version, spend))
 
 
 def delete_topics_error(request: DeleteTopicsRequest, version: int, error: KafkaError) -> DeleteTopicsResponse:
@@ -81,7 +88,7 @@ def create_partitions(
     services: TopicServices, context: "RequestContext", request: CreatePartitionsRequest
 ) -> "Deferred[CreatePartitionsResponse]":
     """Add partitions to topics. Each topic has its own error."""
-    return carry_through(services.topics.create_partitions(request))
+    return carry_through(services.topics.create_partitions(request, _find_spend(context, GROWTH_STRICT_SINCE)))
 
 
 def create_partitions_error(
@@ -96,3 +103,11 @@ def create_partitions_error(
             for topic in request.topics
         ]
     )
+
+
+def _find_spend(context: "RequestContext", strict_since: int) -> "SpendMutations | None":
+    """Return the function that records partitions to create or delete; None if the client has no quota of them."""
+    if context.charge is None:
+        return None
+    quota = context.charge.make_mutation_quota(is_strict=context.api_version >= strict_since)
+    return None if quota is None else quota.record

@@ -15,6 +15,7 @@
 - `write_coalescer`: small responses, sent together at the end of a reactor iteration
 - `connections`: all open connections
 - `connection_quotas`: limits on connections
+- `throttled_connection`: connections above the rate of their address
 - `stalls`: connections without progress
 - `watchdog`: long reactor iterations
 """

@@ -13,6 +13,9 @@ The request of a frame that arrives alone begins at once if the scheduler allows
 backlog, and the connection is queued in one of the scheduler's lines. The scheduler calls `begin_next` once for each
 request.
 
+A client that has exceeded a quota is throttled (KIP-219): its connection is muted, which means that no request is begun
+for the throttle time of the last response. Muting is independent of the connection's state.
+
 The state of the connection is one of `connection_state.ConnectionState`. There is no state for waiting: `begin_next`
 does nothing while a request is in progress or the writer is not idle. When the request is complete (its Deferred has
 fired) or the writer is idle again (`output_drained`), the connection is queued again. Thus no request is lost, whatever
@@ -42,6 +45,7 @@ from odradek.server.network.request_pipeline import (
     RequestPipeline,
 )
 from odradek.server.request import CloseConnection, RequestContext
+from odradek.server.work.clock import DelayedCall
 from odradek.server.work.waits import shorten_wait
 
 logger = logging.getLogger(__name__)
@@ -61,6 +65,7 @@ _LARGE_FRAME_BYTES: Final = 122_880
 _OPEN: Final = ConnectionState.OPEN
 _INPUT_ENDED: Final = ConnectionState.INPUT_ENDED
 _REFUSED: Final = ConnectionState.REFUSED
+_CLOSING: Final = ConnectionState.CLOSING
 _CLOSED: Final = ConnectionState.CLOSED
 
 
@@ -87,6 +92,7 @@ class Connection:
     ) -> None:
         self._transport = transport
         self._scheduler = transport.scheduler
+        self._dispatch = dispatch
         requests = RequestPipeline(dispatch, context)
         self._pipeline: Pipeline = requests if authenticate is None else authenticate(requests, context)
         self.is_authenticating = authenticate is not None
@@ -105,12 +111,19 @@ class Connection:
         self.level = self.sequence = 0
         self._backlog: deque[bytes | memoryview] = deque()
         self._is_paused = False
+        # The end of the time for which the client is throttled (KIP-219).
+        self._unmute_call: DelayedCall | None = None
         self._refusal = ""
 
     @property
     def next_frame(self) -> bytes | memoryview | None:
         """The next request of the backlog; None if it is empty."""
         return self._backlog[0] if self._backlog else None
+
+    @property
+    def is_muted(self) -> bool:
+        """True while no request is begun because the client is throttled."""
+        return self._unmute_call is not None
 
     @property
     def next_api_key(self) -> int:
@@ -123,7 +136,7 @@ class Connection:
     def frame_received(self, frame: bytes | memoryview) -> None:
         """Accept one frame that arrived alone, which is the usual case."""
         if self._scheduler.is_direct and not self._backlog and self._transport.writer.is_idle:
-            if self.in_progress is None:
+            if self.in_progress is None and self._unmute_call is None:
                 self._begin(frame)
                 return
             if self._may_begin() and self._append(frame):
@@ -153,12 +166,14 @@ class Connection:
     def closing(self) -> None:
         """Begin no more requests, because the transport is closing. The request in progress may still complete."""
         self._backlog.clear()
+        self._cancel_unmute()
         self._change_state(ConnectionEvent.TRANSPORT_CLOSE)
 
     def connection_lost(self) -> None:
         """Drop the client's requests, and all references to the transport and its buffers."""
         self._change_state(ConnectionEvent.LOSS)
         self._backlog.clear()
+        self._cancel_unmute()
         self._transport = _LOST
         waiting, self.in_progress = self.in_progress, None
         if waiting is not None:
@@ -214,6 +229,10 @@ class Connection:
         try:
             if not self._transport.writer.is_idle or self._state is _CLOSED:
                 return -1
+            if self._unmute_call is not None:
+                if not self._backlog and self.in_progress is None:
+                    self._close_if_ended()
+                return -1
             if self._backlog and self._may_begin():
                 self._begin_or_append(self._backlog.popleft())
                 if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
@@ -232,6 +251,8 @@ class Connection:
     def _may_begin(self) -> bool:
         """Return whether the next request does not have to wait for the requests in progress."""
         earlier = self.in_progress
+        if self._unmute_call is not None:
+            return False
         return earlier is None or (
             earlier.is_appended and len(self._appended) < _APPENDED_LIMIT and not self._is_next_refused
         )
@@ -268,6 +289,8 @@ class Connection:
                 self._send(output)
             if len(frame) > _LARGE_FRAME_BYTES:
                 self._transport.writer.flush()
+            if self.context.throttle_ms:
+                self._mute()
         except CloseConnection as reason:
             self.refuse(str(reason))
         except SchedulerStopped:
@@ -275,6 +298,25 @@ class Connection:
         except Exception:
             self._close_after_defect()
         self._scheduler.end_request(self, frame)
+
+    def _mute(self) -> None:
+        """Begin no request for the throttle time of the last response (KIP-219).
+
+        The transport still reads, until the backlog is full, so that the end of the connection is noticed.
+        """
+        throttle_ms, self.context.throttle_ms = self.context.throttle_ms, 0
+        if self._state is not _CLOSED and self._state is not _CLOSING:
+            self._cancel_unmute()
+            self._unmute_call = self._dispatch.services.reactor.callLater(throttle_ms / 1000, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmute_call = None
+        self._get_in_line()
+
+    def _cancel_unmute(self) -> None:
+        if self._unmute_call is not None:
+            self._unmute_call.cancel()
+            self._unmute_call = None
 
     def _close_if_ended(self) -> None:
         """Close the connection if its input was malformed or has ended. Called with an empty backlog."""
@@ -302,6 +344,8 @@ class Connection:
         if self._state is _CLOSED:
             return
         self._call(self._send_outcome, outcome, waiting)
+        if self.context.throttle_ms:
+            self._mute()
         # The next request begins later: the Deferred may have fired within another connection's append.
         self._get_in_line()
 

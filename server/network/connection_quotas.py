@@ -2,7 +2,8 @@
 
 As in Apache Kafka (KIP-402, KIP-612): at `max.connections`, or above `max.connection.creation.rate`, a listener stops
 accepting for a while, and clients that connect wait in the operating system's queue; above `max.connections.per.ip` a
-connection is closed at once. The broker's own limits do not apply to the inter-broker listener if there are others.
+connection is closed at once, and above the quota of its address it is closed after its throttle time. The broker's own
+limits do not apply to the inter-broker listener if there are others.
 """
 
 import logging
@@ -19,6 +20,7 @@ from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
+    from odradek.server.quotas.ip_rates import IpRates
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ _RETRY_S: Final = 1.0
 
 _WARNING_INTERVAL_S: Final = 60.0
 
+_AT_ONCE_S: Final = 0.001
 _IPV4_IN_IPV6: Final = "::ffff:"
 UNLIMITED: Final = INT32_MAX
 
@@ -106,6 +109,7 @@ class ConnectionQuotas:
         self._acceptors: list[Acceptor] = []
         self._overrides: dict[str, int] = {}
         self._rate = self._make_rate()
+        self._ip_rates: IpRates | None = None
         self._next_warning_s = float("-inf")
         self._apply_overrides()
         self._rate.quota = config.max_connection_creation_rate
@@ -116,6 +120,23 @@ class ConnectionQuotas:
         acceptor.update(self._config)
         self._acceptors.append(acceptor)
         return acceptor
+
+    def limit_addresses(self, rates: "IpRates") -> None:
+        """Limit the rates of new connections of addresses from now on."""
+        self._ip_rates = rates
+
+    def throttle(self, host: str) -> float:
+        """Return the seconds after which a connection is to be closed, because its address has exceeded its rate.
+
+        0 if it may be admitted. As in Kafka the limit applies on all listeners.
+        """
+        if self._ip_rates is None:
+            return 0.0
+        delay_s = self._ip_rates.throttle(_unmap_ipv4(host))
+        if delay_s > 0 and self._spare_descriptors() <= self._margin():
+            # It must not occupy a descriptor that others need.
+            return _AT_ONCE_S
+        return delay_s
 
     def update(self, config: "BrokerConfig") -> None:
         """Apply changed properties, and close connections above max.connections."""
@@ -265,6 +286,10 @@ class Acceptor:
     def admit(self, host: str) -> Callable[[], None] | None:
         """Count a connection; return a function to call when it is lost. None if it is to be closed."""
         return partial(self._quotas.release, self, host) if self._quotas.admit(self, host) else None
+
+    def throttle(self, host: str) -> float:
+        """Return the seconds after which a new connection is to be closed; 0 if it may be admitted."""
+        return self._quotas.throttle(host)
 
     def accept(self) -> None:
         """Accept as many connections as the limits allow. Replaces the port's `doRead`."""

@@ -26,10 +26,11 @@ class ConnectionRegistry:
 
     From `start` on every connection is checked every few seconds. A connection is idle, and is closed, if no bytes were
     received or sent for `max_idle_ms` (Kafka: `connections.max.idle.ms`, -1: never). As in Kafka this includes
-    connections with a request in progress, and clients that do not read their responses. Before a client is
-    authenticated, its bytes are no activity, so that this time is also that of an authentication. The time of the last
-    activity is that of the check that found it, so a connection is never closed too early, and at most two checks too
-    late. A check also closes connections that were reset without an event (`KafkaTransport.is_broken`).
+    connections with a request in progress, and clients that do not read their responses; a throttled client is not
+    idle. Before a client is authenticated, its bytes are no activity, so that this time is also that of an
+    authentication. The time of the last activity is that of the check that found it, so a connection is never closed too
+    early, and at most two checks too late. A check also closes connections that were reset without an event
+    (`KafkaTransport.is_broken`).
     """
 
     def __init__(self, clock: Clock, find_timeout_ms: Callable[[Message | None], int], max_idle_ms: int) -> None:
@@ -107,7 +108,8 @@ class ConnectionRegistry:
             return
         stall = observed.stall
         stall.check(connection, self._find_timeout_ms, now_s, connection.writer.has_progressed)
-        if connection.take_activity() and not connection.connection.is_authenticating:
+        client = connection.connection
+        if client.is_muted or (connection.take_activity() and not client.is_authenticating):
             observed.active_s = now_s
         idle_s = now_s - observed.active_s
         if 0 < self._max_idle_s <= idle_s:

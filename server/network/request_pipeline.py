@@ -1,7 +1,10 @@
-"""Request pipeline of one connection: decode, stages (authorization, quotas), handler, encode.
+"""Request pipeline of one connection: decode, stages (authorization), handler, quotas, encode.
 
 The produce fast path is a cached result of decoder and authorization for repeated requests. It is not used for an API
-with another stage.
+with another stage, nor for clients with quotas that apply to them.
+
+Quotas (KIP-219): a request of a client with a quota has a charge, `RequestContext.charge`. It is settled with the
+response, which gets the throttle time; the connection is muted afterwards.
 """
 
 import logging
@@ -38,6 +41,9 @@ from odradek.server.work.waits import AnyDeferred
 
 if TYPE_CHECKING:
     from odradek.server.network.produce_fast_path import AuthorizedFastPath, PendingProduce, ProduceFastPath
+    from odradek.server.quotas.charge import RequestCharge
+    from odradek.server.quotas.client_charges import ClientCharges
+    from odradek.server.quotas.client_quotas import ClientQuotas
 
 logger = logging.getLogger(__name__)
 
@@ -139,12 +145,17 @@ class RequestPipeline:
     Its methods raise CloseConnection if the connection must close, and SchedulerStopped if the broker stops.
     """
 
-    __slots__ = ("_bound", "_client_id_bytes", "_context", "_defect", "_dispatch", "_fast_path", "_services")
+    __slots__ = (
+        "_bound", "_charges", "_client_id_bytes", "_context", "_defect", "_dispatch", "_fast_path", "_quotas",
+        "_services",
+    )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, context: RequestContext) -> None:
         self._dispatch = dispatch
         self._bound = dispatch.bound
         self._services = dispatch.services
+        self._quotas = dispatch.quotas
+        self._charges: ClientCharges | None = None
         self._context = context
         self._client_id_bytes = _NO_ID
         self._fast_path: ProduceFastPath | AuthorizedFastPath | None = None
@@ -153,6 +164,14 @@ class RequestPipeline:
 
     def begin(self, frame: bytes | memoryview) -> RequestOutput:
         """Run a request through the stages until it has a response or has to wait."""
+        quotas = self._quotas.active
+        if quotas is not None:
+            charge = self._make_charge(quotas, frame)
+            if charge is not None:
+                return self._begin_charged(frame, charge)
+        return self._begin(frame)
+
+    def _begin(self, frame: bytes | memoryview) -> RequestOutput:
         answer = self._append_records(frame)
         if answer is not None:
             return answer if isinstance(answer, bytearray) else self.respond(self._make_appended(frame, answer))
@@ -204,6 +223,9 @@ class RequestPipeline:
 
         Return its response or an `AppendedProduce`; None, with nothing appended, if it has to wait until it is begun.
         """
+        quotas = self._quotas.active
+        if quotas is not None and self._make_charge(quotas, frame) is not None:
+            return None
         answer = self._append_records(frame)
         if answer is None or isinstance(answer, bytearray):
             return answer
@@ -230,9 +252,15 @@ class RequestPipeline:
             return _make_pieces(*outcome)
         if isinstance(outcome, EncodedBody):
             out = begin_response(waiting.api, waiting.correlation_id)
+            body_at = len(out)
             out += outcome.body
+            if self._context.charge is not None:
+                throttle_ms = self._settle(self._context.charge)
+                if outcome.begins_with_throttle_time:
+                    _pack_size_into(out, body_at, throttle_ms)
             return _make_pieces(out, [])
         if isinstance(outcome, NoResponse):
+            self._settle_without_response()
             return None
         if isinstance(outcome, LastResponse):
             return outcome
@@ -242,6 +270,11 @@ class RequestPipeline:
 
     def encode(self, api: BoundApi, correlation_id: int, response: Message) -> RequestOutput:
         """Encode a response, a large one in slices."""
+        charge = self._context.charge
+        if charge is not None:
+            throttle_ms = self._settle(charge)
+            if throttle_ms > 0 and hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = throttle_ms
         out = bytearray(_pack_response_head(0, correlation_id))
         if api.has_flexible_response_header:
             out.append(0)
@@ -271,13 +304,55 @@ class RequestPipeline:
 
     def _append_records(self, frame: bytes | memoryview) -> "bytearray | PendingProduce | None":
         """Take the fast path; return None, with nothing appended, if that is not possible."""
-        if self._fast_path is None or self._context.refused_batches or self._defect is not None:
+        context = self._context
+        if (
+            self._fast_path is None
+            or context.refused_batches
+            or context.charge is not None
+            or self._defect is not None
+        ):
             return None
         try:
             return self._fast_path.append_records(frame)
         except Exception as error:
             self._defect = error
             return None
+
+    def _make_charge(self, quotas: "ClientQuotas", frame: bytes | memoryview) -> "RequestCharge | None":
+        """Return the charge of a request; None if no quota applies to it."""
+        charges = self._charges
+        if charges is None:
+            # Imported with the first request after a quota was set.
+            from odradek.server.quotas.client_charges import ClientCharges
+
+            charges = self._charges = ClientCharges(quotas)
+        return charges.make_charge(frame, self._context.principal)
+
+    def _begin_charged(self, frame: bytes | memoryview, charge: "RequestCharge") -> RequestOutput:
+        """Begin a request to which a quota applies."""
+        self._context.charge = charge
+        charge.resume()
+        try:
+            output = self._begin(frame)
+        finally:
+            charge.pause()
+        if output is None:
+            self._settle_without_response()
+        return output
+
+    def _settle(self, charge: "RequestCharge") -> int:
+        """Record the use of quotas by the request that has a response now; return its throttle time."""
+        context = self._context
+        context.charge = None
+        context.throttle_ms = throttle_ms = charge.settle()
+        return throttle_ms
+
+    def _settle_without_response(self) -> None:
+        """Record the use of quotas by a Produce request with acks=0."""
+        context = self._context
+        charge, context.charge = context.charge, None
+        if charge is not None:
+            context.throttle_ms = charge.settle_without_response()
 
     def _make_appended(self, frame: bytes | memoryview, produce: "PendingProduce") -> AppendedProduce:
         code, correlation_id, _ = read_request_prefix(frame, SIZE_BYTES)
@@ -336,6 +411,8 @@ class RequestPipeline:
                 "api=%s version=%d client_id=%s", api.name, api.version, self._context.client_id, exc_info=error,
             )  # fmt: skip
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        if self._context.charge is not None:
+            self._context.charge.settle(has_failed=True)
         response = api.make_error_response(request, api.version, error)
         if response is None:
             raise CloseConnection(f"{api.name} failed: {error}")

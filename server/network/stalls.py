@@ -68,9 +68,10 @@ class StallWatch:
         has_sent: the socket has accepted bytes since the last check
         """
         request, writer = transport.connection.in_progress, transport.writer
-        subject = request or (transport.connection.next_frame if writer.is_idle else writer)
-        if transport.connection.is_in_line:
-            # It waits for other connections, which is not a stall.
+        connection = transport.connection
+        subject = request or (connection.next_frame if writer.is_idle else writer)
+        if connection.is_in_line or (connection.is_muted and subject is connection.next_frame):
+            # It waits for other connections, or is throttled, which is not a stall.
             subject = None
         if subject is None or subject is not self._subject or (subject is writer and has_sent):
             self._subject, self._since_s, self._is_reported = subject, now_s, False

@@ -226,7 +226,10 @@ class TlsTransportFactory(Factory):
         self._context = context
         self._send_file = send_file
 
-    def buildProtocol(self, addr: IAddress | None) -> TlsTransport | None:
+    def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol | None:
+        held = self._plain.hold(addr)
+        if held is not None:
+            return held
         layer = TlsLayer(self._context())
 
         def make_writer(transport: TcpTransport, on_drained: Callable[[], None]) -> TlsWriter:

@@ -469,8 +469,20 @@ class KafkaTransportFactory(Factory):
         self._registry = registry
         self.acceptor: Acceptor | None = None
 
-    def buildProtocol(self, addr: IAddress | None) -> KafkaTransport | None:
-        return self.build(addr, self._make_writer)
+    def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol | None:
+        return self.hold(addr) or self.build(addr, self._make_writer)
+
+    def hold(self, addr: IAddress | None) -> TwistedProtocol | None:
+        """Return the protocol of a connection that exceeds the rate of its address; None if it may be accepted."""
+        if self.acceptor is None:
+            return None
+        delay_s = self.acceptor.throttle(getattr(addr, "host", ""))
+        if delay_s <= 0:
+            return None
+        # Imported with the first such connection, because most brokers have none.
+        from odradek.server.network.throttled_connection import ThrottledConnection
+
+        return ThrottledConnection(delay_s)
 
     def build(self, addr: IAddress | None, make_writer: MakeWriter) -> KafkaTransport | None:
         """Return the transport of a new connection; None if the acceptor rejects it."""

@@ -227,7 +227,7 @@ def test_an_encoded_body_is_sent_as_it_is(setting):
     setting.results.append(body)
     setting.connection.frames_received([request_frame(MetadataRequest(), VERSION, 1), small_frame(2)])
     setting.transport.iterate()
-    body.callback(EncodedBody(codec.encode(large_response(), VERSION)))
+    body.callback(EncodedBody(codec.encode(large_response(), VERSION), begins_with_throttle_time=True))
     setting.iterate()
     assert setting.answer(0) == (1, large_response())
     assert setting.correlation_ids == [1, 2]

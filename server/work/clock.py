@@ -64,13 +64,17 @@ class IterationEnd(Protocol):
         """Flush `waiting` at the end of the iteration, or earlier if many wait."""
 
 
-class Reactor(Clock, Protocol):
-    """Twisted's reactor, with Odradek's `write_coalescer`."""
-
-    write_coalescer: IterationEnd
+class Resolver(Protocol):
+    """Resolves host names, in a thread."""
 
     def resolve(self, host: str, /) -> Deferred[str]:
         """Return the IPv4 address of a host."""
+
+
+class Reactor(Clock, Resolver, Protocol):
+    """Twisted's reactor, with Odradek's `write_coalescer`."""
+
+    write_coalescer: IterationEnd
 
     def addSystemEventTrigger(
         self, phase: str, event_type: str, function: Callable[[], object], /

@@ -6,7 +6,7 @@ retries of delayed requests and the responses of coordinators to replicated requ
 """
 
 from collections.abc import Callable, Generator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall
@@ -46,6 +46,8 @@ def run_first_steps(steps: Generator[None, None, T], most_steps: int) -> T | Non
 class Slices:
     """Runs generators, each `next()` of which is a step, for up to `slice_s` seconds per reactor iteration in total.
 
+    meter: measures the time of work for the request that begins it, if some client has a quota of request time
+
     A slice that was used up by events begins anew in the next iteration, not with the timers of this one. `count_polls`
     is that of `NextIteration`.
 
@@ -62,6 +64,7 @@ class Slices:
         slice_s: float = SLICE_S,
         count_polls: Callable[[], int] | None = None,
     ) -> None:
+        self.meter: Callable[[Work[Any]], Work[Any]] | None = None
         self._monotonic = monotonic
         self._slice_s = slice_s
         self._count_polls = count_polls
@@ -91,6 +94,8 @@ class Slices:
         Deferred, the next follows when that has fired. Cancelling the returned Deferred closes the generator. Work that
         is unfinished at `stop` ends with `SchedulerStopped`.
         """
+        if self.meter is not None:
+            work = self.meter(work)
         is_over = self.begin()
         if is_over is None:
             if not at_once:

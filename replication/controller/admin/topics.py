@@ -62,6 +62,9 @@ from odradek.replication.metadata.topic_names import (
 
 logger = logging.getLogger(__name__)
 
+SpendMutations = Callable[[int], None]
+"""Records partitions to create or delete. Raises KafkaError THROTTLING_QUOTA_EXCEEDED (KIP-599)."""
+
 MAX_PARTITIONS_PER_REQUEST = 10_000
 USE_DEFAULT = -1
 _TOO_LARGE = f"a request may create {MAX_PARTITIONS_PER_REQUEST} partitions at most"
@@ -111,10 +114,12 @@ class TopicAdmin:
 
     # Create
 
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    async def create_topics(
+        self, request: CreateTopicsRequest, spend: SpendMutations | None = None
+    ) -> CreateTopicsResponse:
         """Create topics; with `validate_only` return only the results that the creation would have.
 
-        Raises KafkaError NOT_CONTROLLER.
+        As in Kafka a validation counts for the quota of mutations too. Raises KafkaError NOT_CONTROLLER.
         """
         self._controller.check_active()
         counts = Counter(topic.name for topic in request.topics)
@@ -126,7 +131,7 @@ class TopicAdmin:
             error = KafkaError(ErrorCode.POLICY_VIOLATION, _TOO_LARGE)
             outcomes = dict.fromkeys([topic.name for topic in single], error)
         else:
-            outcomes = await self._create(single, request.validate_only)
+            outcomes = await self._create(single, request.validate_only, spend)
             if not request.validate_only:
                 outcomes = await self._wait_for_leaders(outcomes, request.timeout_ms)
         results = []
@@ -188,7 +193,10 @@ class TopicAdmin:
         return find_setting(self._configs, name, fallback)
 
     async def _create(
-        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool
+        self,
+        topics: Sequence[CreateTopicsRequestCreatableTopic],
+        validate_only: bool,
+        spend: SpendMutations | None = None,
     ) -> dict[str, NewTopic | KafkaError]:
         """Create topics; return for each its new state, or the error because of which it was not created."""
         outcomes: dict[str, NewTopic | KafkaError] = {}
@@ -196,20 +204,26 @@ class TopicAdmin:
             # Each batch is an event, so that other changes can be made in between.
             for batch in split_into_batches(topics, self._count_partitions):
                 outcomes |= await self._controller.request(
-                    "create topics", partial(self._create_batch, batch, validate_only, claim)
+                    "create topics", partial(self._create_batch, batch, validate_only, claim, spend)
                 )
             if not validate_only and any(isinstance(outcome, NewTopic) for outcome in outcomes.values()):
                 await self._applied()
         return outcomes
 
     async def _create_batch(
-        self, topics: Sequence[CreateTopicsRequestCreatableTopic], validate_only: bool, claim: Claim
+        self,
+        topics: Sequence[CreateTopicsRequestCreatableTopic],
+        validate_only: bool,
+        claim: Claim,
+        spend: SpendMutations | None,
     ) -> dict[str, NewTopic | KafkaError]:
         outcomes: dict[str, NewTopic | KafkaError] = {}
         for topic in topics:
             await self._controller.pause()
             try:
                 planned_topic = outcomes[topic.name] = self._plan(topic)
+                if spend is not None:
+                    spend(len(planned_topic.topic.partitions))
                 claim(topic.name, planned_topic.topic.partitions)
             except KafkaError as error:
                 outcomes[topic.name] = error
@@ -347,12 +361,16 @@ class TopicAdmin:
 
     # Grow
 
-    async def create_partitions(self, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    async def create_partitions(
+        self, request: CreatePartitionsRequest, spend: SpendMutations | None = None
+    ) -> CreatePartitionsResponse:
         """Add partitions to topics. Raises KafkaError NOT_CONTROLLER."""
         with self._capacity.claims() as claim:
-            return await self._create_partitions(request, claim)
+            return await self._create_partitions(request, claim, spend)
 
-    async def _create_partitions(self, request: CreatePartitionsRequest, claim: Claim) -> CreatePartitionsResponse:
+    async def _create_partitions(
+        self, request: CreatePartitionsRequest, claim: Claim, spend: SpendMutations | None
+    ) -> CreatePartitionsResponse:
         self._controller.check_active()
         counts = Counter(topic.name for topic in request.topics)
         results = [
@@ -369,7 +387,7 @@ class TopicAdmin:
             errors[topic.name] = None
             try:
                 grown = await self._controller.request(
-                    "add partitions", partial(self._grow, topic, request.validate_only, claim)
+                    "add partitions", partial(self._grow, topic, request.validate_only, claim, spend)
                 )
                 added.append(grown)
             except KafkaError as raised:
@@ -384,9 +402,15 @@ class TopicAdmin:
         return CreatePartitionsResponse(results=results)
 
     async def _grow(
-        self, topic: CreatePartitionsRequestCreatePartitionsTopic, validate_only: bool, claim: Claim
+        self,
+        topic: CreatePartitionsRequestCreatePartitionsTopic,
+        validate_only: bool,
+        claim: Claim,
+        spend: SpendMutations | None,
     ) -> TopicMetadata:
         grown, old_count = self._plan_growth(topic)
+        if spend is not None:
+            spend(len(grown.partitions) - old_count)
         claim(topic.name, grown.partitions[old_count:])
         if not validate_only:
             await self._controller.changes.add_partitions(grown, old_count)
@@ -452,7 +476,9 @@ class TopicAdmin:
 
     # Delete
 
-    async def delete_topics(self, request: DeleteTopicsRequest, version: int) -> DeleteTopicsResponse:
+    async def delete_topics(
+        self, request: DeleteTopicsRequest, version: int, spend: SpendMutations | None = None
+    ) -> DeleteTopicsResponse:
         """Delete topics by name or id; the results are in random order, as Kafka's are.
 
         Raises KafkaError NOT_CONTROLLER, TOPIC_DELETION_DISABLED (INVALID_REQUEST before version 3).
@@ -463,6 +489,8 @@ class TopicAdmin:
             raise KafkaError(code, "topic deletion is disabled (delete.topic.enable)")
         results: list[DeleteTopicsResponseDeletableTopicResult] = []
         found = await self._find_requested(request, results)
+        if spend is not None:
+            found = _spend_deletions(found, spend, results)
         errors = await self._controller.delete_topics([topic.name for topic in found])
         await self._applied()
         wait = self._metadata_wait
@@ -550,6 +578,23 @@ class TopicAdmin:
                     _deletion_result(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
                 )
         return [n for n, count in names.items() if count == 1], [i for i, count in ids.items() if count == 1]
+
+
+def _spend_deletions(
+    topics: Iterable[TopicMetadata],
+    spend: SpendMutations,
+    results: list[DeleteTopicsResponseDeletableTopicResult],
+) -> list[TopicMetadata]:
+    """Return the topics that the quota of mutations permits to delete; add errors for the others to `results`."""
+    permitted = []
+    for topic in topics:
+        try:
+            spend(len(topic.partitions))
+        except KafkaError as error:
+            results.append(_deletion_result(topic.name, topic.topic_id, error.code, error.message))
+        else:
+            permitted.append(topic)
+    return permitted
 
 
 def _explicit_configs(entries: Iterable[CreateTopicsRequestCreatableTopicConfig]) -> dict[str, str]:

@@ -48,6 +48,8 @@ async def _change_once(
     (node,) = await store.get_many([path])
     before = znodes.decode_config(node.data) if node is not None and node.data else {}
     after = dict(change(before))
+    if after == before:
+        return after
     data = znodes.encode_config(after)
     operations: list[Operation] = []
     if node is None:

@@ -1,0 +1,122 @@
+"""The use of one kind of quota by each entity that has a limit and was active lately."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from odradek.server.quotas.limits import Limits, Owner
+from odradek.server.quotas.rates import SampledRate, TokenBucket, Window, find_throttle_ms, round_ms
+
+IDLE_MS: Final = 3_600_000
+"""Time without use after which a meter is removed, as in Kafka."""
+
+_EXAMINED_AT_CREATION: Final = 2
+"""Meters that are examined when one is created: their number stays near that of the entities in use."""
+
+_EXAMINED_AT_ONCE: Final = 500
+
+
+class RateMeter:
+    """The rate of one entity, and its limit.
+
+    used_ms: the time of the last use
+    """
+
+    __slots__ = ("_rate", "bound", "used_ms", "window")
+
+    def __init__(self, window: Window, now_ms: int) -> None:
+        self.window = window
+        self.bound = 0.0
+        self.used_ms = now_ms
+        self._rate = SampledRate()
+
+    def record(self, value: float, now_ms: int) -> int:
+        """Add a value; return the time in ms for which the client is to be throttled."""
+        self.add(value, now_ms)
+        rate, window_ms = self._rate.measure(self.window, now_ms)
+        return find_throttle_ms(rate, self.bound, window_ms)
+
+    def add(self, value: float, now_ms: int) -> None:
+        """Add a value, which may be negative, without throttling."""
+        self.used_ms = now_ms
+        self._rate.record(self.window, value, now_ms)
+
+    @property
+    def burst(self) -> float:
+        """The largest value that is not throttled if nothing else was recorded in the window."""
+        return self.bound * (self.window.samples - 1) * self.window.sample_ms / 1000
+
+
+class BucketMeter:
+    """The credits of one entity, and its limit.
+
+    used_ms: the time of the last use
+    """
+
+    __slots__ = ("_bucket", "bound", "used_ms", "window")
+
+    def __init__(self, window: Window, now_ms: int) -> None:
+        self.window = window
+        self.bound = 0.0
+        self.used_ms = now_ms
+        self._bucket = TokenBucket()
+
+    def find_throttle_ms(self, now_ms: int) -> int:
+        """Return the time in ms after which the credits are not negative any more."""
+        tokens = self._bucket.measure(self.window, self.bound, now_ms)
+        return round_ms(-tokens / self.bound * 1000) if tokens < 0 else 0
+
+    def spend(self, value: float, now_ms: int) -> None:
+        """Spend credits."""
+        self.used_ms = now_ms
+        self._bucket.record(self.window, self.bound, value, now_ms)
+
+
+M = TypeVar("M", bound=RateMeter | BucketMeter)
+
+
+class Meters(Generic[M]):
+    """The limits of one kind, and the meters of those that use them."""
+
+    def __init__(self, make: Callable[[Window, int], M], window: Window, monotonic_ms: Callable[[], int]) -> None:
+        self.limits = Limits()
+        self._make = make
+        self._window = window
+        self._monotonic_ms = monotonic_ms
+        # The meters that were examined longest ago come first.
+        self._meters: OrderedDict[Owner, M] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._meters)
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(self._meters)
+
+    def find(self, user: str, client_id: str) -> M | None:
+        """Return the meter of a client; None if it has no limit."""
+        limit = self.limits.find(user, client_id)
+        if limit is None or limit.bound == float("inf"):
+            return None
+        meter = self._meters.get(limit.owner)
+        if meter is None:
+            self.remove_idle(_EXAMINED_AT_CREATION)
+            meter = self._meters[limit.owner] = self._make(self._window, self._monotonic_ms())
+        meter.bound = limit.bound
+        return meter
+
+    def remove_idle(self, count: int = _EXAMINED_AT_ONCE) -> bool:
+        """Examine up to `count` meters, those first that were examined longest ago; return whether one was removed.
+
+        The caller must not use a removed meter any more.
+        """
+        meters = self._meters
+        end_ms = self._monotonic_ms() - IDLE_MS
+        has_removed = False
+        for owner in list(islice(meters, count)):
+            if meters[owner].used_ms > end_ms:
+                meters.move_to_end(owner)
+            else:
+                del meters[owner]
+                has_removed = True
+        return has_removed
