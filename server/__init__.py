@@ -10,12 +10,14 @@
 - `dispatch`: the API, version and handler of a request
 - `stages`: authorization and quotas, between decode and handler
 - `authorization`: authorization of requests
+- `stages`: authorization, between decode and handler
 - `config`: broker properties
 - `request`: the context of a request, and the replies of a handler
 - `produce_request`: functions on Produce requests for several modules
 - `refused_batches`: the order of the batches of an idempotent producer after one was refused
 - `network`: connections and requests
 - `security`: encryption, identities and rights of clients
+- `quotas`: quotas of clients
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch
 - `coordinators`: coordinators on the reactor

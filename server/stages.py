@@ -1,4 +1,4 @@
-"""Stages of the request pipeline between decode and handler: authorization and quotas.
+"""Stages of the request pipeline between decode and handler: authorization.
 
 Decode, handler and encode exist for each API version (`dispatch.BoundApi`). A stage wraps the handler when an API
 version is bound, so that a missing stage costs nothing per request. Clients are authenticated before, per connection.

@@ -57,10 +57,10 @@ class IpRates:
         meter = self._meters.find(_ANY_USER, host)
         if meter is None or meter.bound >= _UNLIMITED:
             return 0.0
-        now_ms = self._monotonic_ms()
-        throttle_ms = min(meter.record(1, now_ms), self._window.sample_ms)
+        time_ms = self._monotonic_ms()
+        throttle_ms = min(meter.record(1, time_ms), self._window.sample_ms)
         if throttle_ms > 0:
-            meter.add(-1, now_ms)
+            meter.add(-1, time_ms)
         return throttle_ms / 1000
 
     def remove_idle(self) -> None:

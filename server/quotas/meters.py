@@ -25,22 +25,22 @@ class RateMeter:
 
     __slots__ = ("_rate", "bound", "used_ms", "window")
 
-    def __init__(self, window: Window, now_ms: int) -> None:
+    def __init__(self, window: Window, time_ms: int) -> None:
         self.window = window
         self.bound = 0.0
-        self.used_ms = now_ms
+        self.used_ms = time_ms
         self._rate = SampledRate()
 
-    def record(self, value: float, now_ms: int) -> int:
+    def record(self, value: float, time_ms: int) -> int:
         """Add a value; return the time in ms for which the client is to be throttled."""
-        self.add(value, now_ms)
-        rate, window_ms = self._rate.measure(self.window, now_ms)
+        self.add(value, time_ms)
+        rate, window_ms = self._rate.measure(self.window, time_ms)
         return find_throttle_ms(rate, self.bound, window_ms)
 
-    def add(self, value: float, now_ms: int) -> None:
+    def add(self, value: float, time_ms: int) -> None:
         """Add a value, which may be negative, without throttling."""
-        self.used_ms = now_ms
-        self._rate.record(self.window, value, now_ms)
+        self.used_ms = time_ms
+        self._rate.record(self.window, value, time_ms)
 
     @property
     def burst(self) -> float:
@@ -56,21 +56,21 @@ class BucketMeter:
 
     __slots__ = ("_bucket", "bound", "used_ms", "window")
 
-    def __init__(self, window: Window, now_ms: int) -> None:
+    def __init__(self, window: Window, time_ms: int) -> None:
         self.window = window
         self.bound = 0.0
-        self.used_ms = now_ms
+        self.used_ms = time_ms
         self._bucket = TokenBucket()
 
-    def find_throttle_ms(self, now_ms: int) -> int:
+    def find_throttle_ms(self, time_ms: int) -> int:
         """Return the time in ms after which the credits are not negative any more."""
-        tokens = self._bucket.measure(self.window, self.bound, now_ms)
+        tokens = self._bucket.measure(self.window, self.bound, time_ms)
         return round_ms(-tokens / self.bound * 1000) if tokens < 0 else 0
 
-    def spend(self, value: float, now_ms: int) -> None:
+    def spend(self, value: float, time_ms: int) -> None:
         """Spend credits."""
-        self.used_ms = now_ms
-        self._bucket.record(self.window, self.bound, value, now_ms)
+        self.used_ms = time_ms
+        self._bucket.record(self.window, self.bound, value, time_ms)
 
 
 M = TypeVar("M", bound=RateMeter | BucketMeter)

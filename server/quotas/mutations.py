@@ -1,12 +1,9 @@
 """The quota of changes to topics by one request, in partitions created or deleted (KIP-599)."""
 
 from collections.abc import Callable
-from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.server.quotas.meters import BucketMeter
-
-_EXCEEDED: Final = "The throttling quota has been exceeded."
 
 
 class MutationQuota:
@@ -27,18 +24,18 @@ class MutationQuota:
 
         A strict quota accepts any number of partitions unless it was exhausted before.
         """
-        now_ms = self._monotonic_ms()
-        throttle_ms = self._meter.find_throttle_ms(now_ms) if self._is_strict else 0
+        time_ms = self._monotonic_ms()
+        throttle_ms = self._meter.find_throttle_ms(time_ms) if self._is_strict else 0
         if throttle_ms == 0:
-            self._meter.spend(partitions, now_ms)
+            self._meter.spend(partitions, time_ms)
             if self._is_strict:
                 return
-            throttle_ms = self._meter.find_throttle_ms(now_ms)
+            throttle_ms = self._meter.find_throttle_ms(time_ms)
             if throttle_ms == 0:
                 return
-        self._throttle_ms, self._throttled_at_ms = throttle_ms, now_ms
+        self._throttle_ms, self._throttled_at_ms = throttle_ms, time_ms
         if self._is_strict:
-            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, _EXCEEDED)
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
     def find_throttle_ms(self) -> int:
         """Return the time in ms for which the client is to be throttled from now on."""

@@ -33,35 +33,35 @@ class SampledRate:
         self._samples = array("d")
         self._current = 0
 
-    def record(self, window: Window, value: float, now_ms: int) -> None:
+    def record(self, window: Window, value: float, time_ms: int) -> None:
         """Add a value, which may be negative."""
         samples = self._samples
         if not samples:
-            samples.extend((now_ms, now_ms, 0.0))
+            samples.extend((time_ms, time_ms, 0.0))
         at = self._current * _FIELDS
-        if now_ms - samples[at + _STARTED] >= window.sample_ms:
+        if time_ms - samples[at + _STARTED] >= window.sample_ms:
             # One sample more than the window has: an old sample counts as long as a part of it is within the window.
             self._current = (self._current + 1) % (window.samples + 1)
             at = self._current * _FIELDS
-            samples[at : at + _FIELDS] = array("d", (now_ms, now_ms, 0.0))
-        samples[at + _USED] = now_ms
+            samples[at : at + _FIELDS] = array("d", (time_ms, time_ms, 0.0))
+        samples[at + _USED] = time_ms
         samples[at + _VALUE] += value
 
-    def measure(self, window: Window, now_ms: int) -> tuple[float, int]:
+    def measure(self, window: Window, time_ms: int) -> tuple[float, int]:
         """Return the rate, and the length in ms of the window to which it refers."""
         samples = self._samples
         count, sample_ms = window
         duration_ms = count * sample_ms
-        oldest_ms: float = now_ms
+        oldest_ms: float = time_ms
         total = 0.0
         for at in range(0, len(samples), _FIELDS):
-            if now_ms - samples[at + _USED] >= duration_ms:
-                samples[at : at + _FIELDS] = array("d", (now_ms, now_ms, 0.0))
+            if time_ms - samples[at + _USED] >= duration_ms:
+                samples[at : at + _FIELDS] = array("d", (time_ms, time_ms, 0.0))
             else:
                 total += samples[at + _VALUE]
                 if samples[at] < oldest_ms:
                     oldest_ms = samples[at]
-        elapsed_ms = now_ms - int(oldest_ms)
+        elapsed_ms = time_ms - int(oldest_ms)
         missing = count - 1 - elapsed_ms // sample_ms
         if missing > 0:
             elapsed_ms += missing * sample_ms
@@ -81,17 +81,17 @@ class TokenBucket:
         self._tokens = math.inf
         self._updated_ms = 0
 
-    def measure(self, window: Window, bound: float, now_ms: int) -> float:
+    def measure(self, window: Window, bound: float, time_ms: int) -> float:
         """Return the credits; a negative number if the quota is exhausted."""
         burst = window.samples * window.sample_ms / 1000 * bound
-        refilled = self._tokens + bound * (now_ms - self._updated_ms) / 1000
+        refilled = self._tokens + bound * (time_ms - self._updated_ms) / 1000
         self._tokens = min(burst, refilled)
-        self._updated_ms = now_ms
+        self._updated_ms = time_ms
         return self._tokens
 
-    def record(self, window: Window, bound: float, value: float, now_ms: int) -> None:
+    def record(self, window: Window, bound: float, value: float, time_ms: int) -> None:
         """Spend credits."""
-        self._tokens = self.measure(window, bound, now_ms) - value
+        self._tokens = self.measure(window, bound, time_ms) - value
 
 
 def round_ms(duration_ms: float) -> int:

@@ -23,7 +23,7 @@ PACKAGES = ("log", "replication", "coordinator", "server")
 CHECKS = ("validate", "validate_change")
 """Prefixes of methods, private ones included, that check a property without using it."""
 
-REFUSED = {"zookeeper.set.acl", "zookeeper.ssl.client.enable"}
+REFUSED = {"client.quota.callback.class", "zookeeper.set.acl", "zookeeper.ssl.client.enable"}
 """Properties with which a start fails unless they have their default: see BrokerConfig.validate."""
 
 

@@ -224,7 +224,7 @@ def test_a_closed_writer_is_freed_without_the_garbage_collector(directory: Path)
 
 def test_large_frames_are_read_in_small_parts(directory: Path) -> None:
     plain: Any = SimpleNamespace()
-    factory: Any = SimpleNamespace(build=lambda address, make_writer: plain)
+    factory: Any = SimpleNamespace(build=lambda address, make_writer: plain, hold=lambda address: None)
     context = make_server_context(tls_settings(directory))
     assert TlsTransportFactory(factory, lambda: context, Any).buildProtocol(None) is not None  # type: ignore[arg-type]
     assert plain.large_read_bytes == READ_BYTES
