@@ -40,6 +40,8 @@ _Values = Mapping[str, str | None]
 """New values by key; None removes a quota."""
 
 _TYPES: Final = (CLIENT_ID, USER, IP)
+_ROUNDED: Final = 1e-6
+"""Fractions of integers up to which Kafka rounds them down."""
 _NOT_NODE_NAMES: Final = (".", "..")
 
 
@@ -158,14 +160,17 @@ def _check_values(ops: Sequence[AlterClientQuotasRequestOpData], keys: Mapping[s
 
 
 def _check_value(name: str, key: QuotaKey, value: float) -> str:
-    """Return the text of a value, as Kafka stores it. Unlike Kafka this refuses NaN, which would limit nothing."""
-    if not value > 0:
+    """Return the text of a value, as Kafka stores it.
+
+    Unlike Kafka this refuses values that would limit nothing: NaN, and integers that are nearly 0.
+    """
+    if not value > (0 if key.integer_type is None else _ROUNDED):
         raise _invalid(f"Quota {name} must be greater than 0")
     if key.integer_type is None:
         return "Infinity" if value == float("inf") else repr(value)
     if value > key.maximum:
         raise _invalid(f"Proposed value for {name} is too large for {key.integer_type}.")
-    if not value.is_integer():
+    if value % 1 > _ROUNDED:
         raise _invalid(f"{name} cannot be a fractional value.")
     return str(min(int(value), INT64_MAX))
 

@@ -187,7 +187,9 @@ class StubTransport:
         self.is_closed = self.is_aborted = False
         self.writer = SimpleNamespace(has_progressed=False, is_idle=True, abort=self._abort)
         context = SimpleNamespace(listener_name="PLAINTEXT", client_host="host", client_id="test")
-        self.connection = SimpleNamespace(in_progress=None, next_frame=None, is_in_line=False, is_muted=False, context=context)
+        self.connection = SimpleNamespace(
+            in_progress=None, next_frame=None, is_in_line=False, is_muted=False, context=context
+        )
         registry.add(self)
 
     def is_broken(self):

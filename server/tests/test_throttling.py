@@ -40,9 +40,8 @@ class Throttled:
             controller_quota_window_size_seconds=1,
         )
         slices = Slices(self.clock, self.clock.seconds)
-        self.switch = QuotaSwitch(
-            config, self.clock, lambda: int(self.clock.seconds() * 1000), self.clock.seconds, slices, self.ip_rates.append
-        )
+        clock_s = self.clock.seconds
+        self.switch = QuotaSwitch(config, self.clock, self.monotonic_ms, clock_s, slices, self.ip_rates.append)
         services = SimpleNamespace(slices=slices, reactor=self.clock)
         self.dispatch = Dispatch(
             services, {12: Api(12, "Heartbeat", 0, 4, "api_versions:sample")}, quotas=self.switch
@@ -52,6 +51,9 @@ class Throttled:
     def connect(self):
         transport = Transport()
         return transport, Connection(transport, self.dispatch, RequestContext("host", "PLAINTEXT"))
+
+    def monotonic_ms(self):
+        return int(self.clock.seconds() * 1000)
 
     def handle(self, services, context, request):
         # `advance` would call the timers that are due.
@@ -78,7 +80,8 @@ class Throttled:
 
     @property
     def throttle_times(self):
-        return [codec.decode(HeartbeatResponse, VERSION, data[8:]).throttle_time_ms for data in self.transport.writer.sent]
+        sent = self.transport.writer.sent
+        return [codec.decode(HeartbeatResponse, VERSION, data[8:]).throttle_time_ms for data in sent]
 
 
 class Observed:
