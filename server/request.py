@@ -9,8 +9,8 @@ from odradek.server.refused_batches import RefusedBatches
 from odradek.server.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
-    from odradek.server.security.authorization.rights import Rights
     from odradek.server.quotas.charge import RequestCharge
+    from odradek.server.security.authorization.rights import Rights
 
 T = TypeVar("T")
 

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from odradek.server.request import EncodedBody
     from odradek.server.security.authorization.authorizer import Authorizer
     from odradek.server.security.sasl.scram_users import ScramUsers
-    from odradek.server.work.clock import Clock, IterationEnd
     from odradek.server.work.clock import Clock, IterationEnd, Resolver
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
@@ -397,8 +396,6 @@ if TYPE_CHECKING:
         """Check, by mypy, that the services have the parts that each handler module uses."""
         one = services
         return (
+            one, one, one, one, one, one, one, one, one, one, one, one, one, one,
             one, one, one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

@@ -1,9 +1,7 @@
 """Properties of listeners, connections and requests."""
 
-from odradek.properties import INT32_MAX, PropertySet, UpdateMode, integer, long, string, string_list
-from odradek.server.config.reasons import NO_EARLY_START, NO_THREADS
 from odradek.properties import INT32_MAX, PropertySet, UpdateMode, class_name, integer, long, string, string_list
-from odradek.server.config.reasons import NO_AUTHENTICATION, NO_THREADS
+from odradek.server.config.reasons import NO_EARLY_START, NO_THREADS
 
 
 class NetworkProperties(PropertySet):

@@ -28,8 +28,8 @@ class ConnectionRegistry:
     received or sent for `max_idle_ms` (Kafka: `connections.max.idle.ms`, -1: never). As in Kafka this includes
     connections with a request in progress, and clients that do not read their responses; a throttled client is not
     idle. Before a client is authenticated, its bytes are no activity, so that this time is also that of an
-    authentication. The time of the last activity is that of the check that found it, so a connection is never closed too
-    early, and at most two checks too late. A check also closes connections that were reset without an event
+    authentication. The time of the last activity is that of the check that found it, so a connection is never closed
+    too early, and at most two checks too late. A check also closes connections that were reset without an event
     (`KafkaTransport.is_broken`).
     """
 
