@@ -269,6 +269,16 @@ def test_certificates_of_clients(certificates: Certificates, mode: str, key: str
         assert "Traceback" not in broker.log_text()
 
 
+def test_a_client_to_whose_name_no_rule_applies(certificates: Certificates) -> None:
+    rules = "RULE:CN=(c.*)/$1/"
+    properties = certificates.broker(ssl_client_auth="required", ssl_principal_mapping_rules=rules)
+    with OdradekBroker(properties) as broker:
+        configuration = certificates.librdkafka(broker.bootstrap_servers, "client")
+        assert round_trip(configuration, "t", [b"v"]) == [b"v"]
+        assert first_error(certificates.librdkafka(broker.bootstrap_servers, "broker")) is not None
+        wait_until(lambda: "applies to CN=broker" in broker.log_text(), what="a log line")
+
+
 @pytest.mark.parametrize(
     ("key", "ca", "reason"),
     [

@@ -310,15 +310,16 @@ class Broker:
             return plain
         # Imported here because most brokers need neither.
         from odradek.server.network.tls import TlsTransportFactory
-        from odradek.server.security.tls.contexts import make_server_context
+        from odradek.server.security.tls.contexts import make_principal_mapper, make_server_context
         from odradek.server.security.tls.reloaded_context import ReloadedContext
 
         settings = self.config.tls_settings(listener.name)
         try:
             context = ReloadedContext(settings, make_server_context, self._environment.monotonic)
+            find_principal = None if listener.protocol != "SSL" else make_principal_mapper(settings).find_principal
         except PropertyError as error:
             raise BrokerStartError(str(error)) from error
-        return TlsTransportFactory(plain, context, self._environment.send_file)
+        return TlsTransportFactory(plain, context, self._environment.send_file, find_principal)
 
     def _set_buffer_sizes(self, port: ListeningPort) -> None:
         """Set the buffer sizes of the listening socket, which accepted connections inherit."""

@@ -2,6 +2,16 @@
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
 from odradek.server.config.reasons import JAVA_CLASS, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, ONE_PROTOCOL
+from odradek.server.config.reasons import (
+    JAVA_CLASS,
+    NO_CLIENT_METRICS,
+    NO_JMX,
+    NO_KRAFT,
+    ONE_PROTOCOL,
+    OPENSSL,
+)
+
+PRINCIPAL_BUILDER = "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"
 
 
 class AcceptedProperties(PropertySet):
@@ -178,10 +188,13 @@ class AcceptedProperties(PropertySet):
     )
     principal_builder_class = class_name(
         "principal.builder.class",
-        "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
+        PRINCIPAL_BUILDER,
+        check=lambda name: name == PRINCIPAL_BUILDER,
+        note=f"{PRINCIPAL_BUILDER}, because Java classes cannot be loaded; set ssl.principal.mapping.rules instead",
         update_mode=UpdateMode.PER_BROKER,
         no_effect=JAVA_CLASS,
         doc="Java class that derives the principal of a connection.",
+        doc="Java class that derives the principal of a connection; only Kafka's own is accepted.",
     )
     process_roles = string_list(
         "process.roles",
@@ -189,6 +202,47 @@ class AcceptedProperties(PropertySet):
         choices=("broker", "controller"),
         no_effect=NO_KRAFT,
         doc="Roles of a KRaft process; every broker can be the controller.",
+    )
+    security_providers = string(
+        "security.providers",
+        None,
+        no_effect=JAVA_CLASS,
+        doc="Java classes of security algorithms.",
+    )
+    ssl_keymanager_algorithm = string(
+        "ssl.keymanager.algorithm",
+        "SunX509",
+        update_mode=UpdateMode.PER_BROKER,
+        no_effect=OPENSSL,
+        doc="Java's algorithm that selects a key.",
+    )
+    ssl_protocol = string(
+        "ssl.protocol",
+        "TLSv1.3",
+        update_mode=UpdateMode.PER_BROKER,
+        no_effect=OPENSSL,
+        doc="Java's implementation of TLS; ssl.enabled.protocols selects the versions.",
+    )
+    ssl_provider = string(
+        "ssl.provider",
+        None,
+        update_mode=UpdateMode.PER_BROKER,
+        no_effect=OPENSSL,
+        doc="Java's provider of TLS.",
+    )
+    ssl_secure_random_implementation = string(
+        "ssl.secure.random.implementation",
+        None,
+        update_mode=UpdateMode.PER_BROKER,
+        no_effect=OPENSSL,
+        doc="Java's source of random numbers.",
+    )
+    ssl_trustmanager_algorithm = string(
+        "ssl.trustmanager.algorithm",
+        "PKIX",
+        update_mode=UpdateMode.PER_BROKER,
+        no_effect=OPENSSL,
+        doc="Java's algorithm that verifies a certificate.",
     )
     telemetry_max_bytes = integer(
         "telemetry.max.bytes",

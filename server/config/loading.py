@@ -18,13 +18,15 @@ ACCEPTED_PREFIXES = (
     "config.providers", "connections.max.reauth.",
     "controller.performance.", "controller.quorum.", "delegation.token.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
-    "listener.name.", "remote.", "replication.quota.", "sasl.", "security.providers", "server.max.startup.",
-    "share.", "ssl.allow.", "ssl.engine.factory.", "ssl.keymanager.", "ssl.principal.", "ssl.protocol", "ssl.provider",
-    "ssl.secure.random.", "ssl.trustmanager.", "unstable.",
+    "listener.name.", "remote.", "replication.quota.", "sasl.", "server.max.startup.",
+    "share.", "unstable.",
     "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "zookeeper.ssl.",
 )  # fmt: skip
 
 JAAS: Final = "sasl.jaas.config"
+_JAVA_PREFIXES = ("ssl.keymanager.", "ssl.protocol", "ssl.provider", "ssl.secure.random.", "ssl.trustmanager.")
+"""Properties of Java's TLS, which may have a listener's prefix."""
+
 _MISSING_COMPONENT = "this broker lacks the component"
 
 
@@ -113,7 +115,7 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
 def _may_be_misspelt(name: str) -> bool:
     """Return whether a listener's property of TLS is unknown: it may be one that protects the listener."""
     base_name = listener_base(name) or ""
-    return base_name.startswith("ssl.") and not base_name.startswith(ACCEPTED_PREFIXES)
+    return base_name.startswith("ssl.") and not base_name.startswith(_JAVA_PREFIXES)
 
 
 def _validate(values: Mapping[str, str]) -> BrokerConfig:
@@ -150,12 +152,13 @@ def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
     if not secured:
         return
     # Imported here because most brokers need neither.
-    from odradek.server.security.tls.contexts import make_client_context, make_server_context
+    from odradek.server.security.tls.contexts import make_client_context, make_principal_mapper, make_server_context
 
     for listener in secured:
         settings = config.tls_settings(listener.name)
         try:
             make_server_context(settings)
+            make_principal_mapper(settings)
             if config.zookeeper_connect and listener.name == config.inter_broker_name:
                 make_client_context(settings)
         except PropertyError as error:

@@ -16,6 +16,7 @@ __all__ = [
     "NO_REMOTE_STORAGE",
     "NO_THREADS",
     "ONE_PROTOCOL",
+    "OPENSSL",
     "OPERATING_SYSTEM_CHOOSES",
 ]
 
@@ -28,4 +29,5 @@ NO_JMX: Final = "there are no JMX metrics"
 NO_KRAFT: Final = "there is no KRaft quorum"
 NO_THREADS: Final = "one event loop does the work"
 ONE_PROTOCOL: Final = "brokers use the requests of Kafka 3.9"
+OPENSSL: Final = "OpenSSL provides TLS"
 OPERATING_SYSTEM_CHOOSES: Final = "the operating system adapts the size"

@@ -1,9 +1,13 @@
 """Properties of TLS. A listener can have its own, as `listener.name.<listener>.ssl.<property>`."""
 
-from odradek.properties import PropertySet, password, string, string_list
+from typing import Final
+
+from odradek.properties import PropertySet, boolean, class_name, password, string, string_list
 
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
+
+DEFAULT_ENGINE_FACTORY: Final = "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"
 
 
 class SecurityProperties(PropertySet):
@@ -80,4 +84,27 @@ class SecurityProperties(PropertySet):
         check=lambda algorithm: algorithm.lower() in ("https", ""),
         note="https, or empty",
         doc="Verification of host names in the certificates of other brokers; none if empty.",
+    )
+    ssl_principal_mapping_rules = string(
+        "ssl.principal.mapping.rules",
+        "DEFAULT",
+        doc="Rules that derive principals from the names in certificates of clients; the first that matches applies. "
+        "DEFAULT is the name itself, RULE:pattern/replacement/ with L or U at the end is lower or upper case (KIP-371).",
+    )
+    ssl_allow_dn_changes = boolean(
+        "ssl.allow.dn.changes",
+        False,
+        doc="Allow that a changed key store has a certificate with another distinguished name.",
+    )
+    ssl_allow_san_changes = boolean(
+        "ssl.allow.san.changes",
+        False,
+        doc="Allow that the certificate in a changed key store lacks subject alternative names of the last one.",
+    )
+    ssl_engine_factory_class = class_name(
+        "ssl.engine.factory.class",
+        None,
+        check=lambda name: name == DEFAULT_ENGINE_FACTORY,
+        note=f"{DEFAULT_ENGINE_FACTORY}, because Java classes cannot be loaded; set key and trust stores instead",
+        doc="Java class that makes the TLS engine; only Kafka's own is accepted.",
     )

@@ -27,9 +27,14 @@ from odradek.server.network.transport import (
     SocketWriter,
     TcpTransport,
 )
+from odradek.server.security.principal import Principal
 from odradek.server.security.tls.layer import TlsError, TlsLayer
+from odradek.server.security.tls.principal_mapping import NoPrincipalError
 
 logger = logging.getLogger(__name__)
+
+FindPrincipal = Callable[[bytes | None], Principal]
+"""Returns the principal of a client with a certificate, in DER, or without one. Raises NoPrincipalError."""
 
 _PART_BYTES: Final = 65_536
 """Plaintext bytes that are encrypted at once, which takes 25 us.
@@ -174,11 +179,17 @@ class TlsWriter:
 
 @implementer(IHalfCloseableProtocol)
 class TlsTransport(TwistedProtocol):
-    """Decrypts what arrives on one connection for a `KafkaTransport`."""
+    """Decrypts what arrives on one connection for a `KafkaTransport`.
 
-    def __init__(self, plain: KafkaTransport, layer: TlsLayer) -> None:
+    find_principal: determines the client's principal at the end of the handshake; None if the client proves it by SASL
+    """
+
+    def __init__(
+        self, plain: KafkaTransport, layer: TlsLayer, find_principal: FindPrincipal | None = None
+    ) -> None:
         self._plain = plain
         self._layer = layer
+        self._find_principal = find_principal
 
     def connectionMade(self) -> None:
         self._plain.makeConnection(self.transport)  # type: ignore[no-untyped-call]
@@ -195,10 +206,23 @@ class TlsTransport(TwistedProtocol):
             plain.refuse(f"{what}: {error}")
             return
         writer.send_output()
+        if self._find_principal is not None and layer.is_established and not self._authenticate():
+            return
         if plaintext:
             plain.dataReceived(plaintext)
         if layer.has_ended:
             plain.readConnectionLost()
+
+    def _authenticate(self) -> bool:
+        """Set the principal of the client, before its first request; return False if it has none."""
+        assert self._find_principal is not None
+        try:
+            self._plain.connection.context.principal = self._find_principal(self._layer.peer_certificate)
+        except NoPrincipalError as error:
+            self._plain.refuse(f"authentication failed: {error}")
+            return False
+        self._find_principal = None
+        return True
 
     def readConnectionLost(self) -> None:
         """Twisted: the client has closed its side."""
@@ -215,14 +239,20 @@ class TlsTransportFactory(Factory):
     """Makes a `TlsTransport` for each connection accepted on a listener.
 
     context: returns the TLS context of new connections
+    find_principal: see TlsTransport
     """
 
     noisy = False
 
     def __init__(
-        self, plain: KafkaTransportFactory, context: Callable[[], ssl.SSLContext], send_file: SendFile
+        self,
+        plain: KafkaTransportFactory,
+        context: Callable[[], ssl.SSLContext],
+        send_file: SendFile,
+        find_principal: FindPrincipal | None = None,
     ) -> None:
         self._plain = plain
+        self._find_principal = find_principal
         self._context = context
         self._send_file = send_file
 
@@ -243,4 +273,4 @@ class TlsTransportFactory(Factory):
             return None
         # A larger read may have so many small records that their decryption holds the reactor for 0.1 s.
         plain.large_read_bytes = READ_BYTES
-        return TlsTransport(plain, layer)
+        return TlsTransport(plain, layer, self._find_principal)

@@ -2,6 +2,7 @@
 
 - `tls`: encryption, keys and certificates
 - `principal`: the identity of a client
+- `java_patterns`: regular expressions of Java in rules that map names
 - `sasl`: proofs of this identity
 - `authorization`: what a principal may do
 """

@@ -146,9 +146,21 @@ def test_a_misspelt_property_of_tls_is_reported(name):
 
 
 def test_properties_of_tls_in_java_have_no_effect():
-    names = ["listener.name.clients.ssl.protocol", "ssl.engine.factory.class", "ssl.principal.mapping.rules"]
+    names = ["ssl.keymanager.algorithm", "ssl.protocol", "ssl.provider", "ssl.secure.random.implementation"]
     warnings = parse_config(dict.fromkeys(names, "x")).warnings
-    assert warnings == [f"properties without effect, because this broker lacks the component: {', '.join(names)}"]
+    assert warnings == [f"properties without effect, because OpenSSL provides TLS: {', '.join(names)}"]
+    assert parse_config({"listener.name.clients.ssl.protocol": "x"}).warnings == [
+        "properties without effect, because this broker lacks the component: listener.name.clients.ssl.protocol"
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["principal.builder.class", "ssl.engine.factory.class", "listener.name.clients.ssl.engine.factory.class"]
+)
+def test_java_classes_that_determine_identities_are_refused(name):
+    """Without them a broker would have other principals, keys or trusted certificates than were configured."""
+    with pytest.raises(PropertyError, match=f"Invalid value com.example.Own for configuration {name}: must be org"):
+        parse_config({name: "com.example.Own"})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,13 @@ PACKAGES = ("log", "replication", "coordinator", "server")
 CHECKS = ("validate", "validate_change")
 """Prefixes of methods, private ones included, that check a property without using it."""
 
-REFUSED = {"client.quota.callback.class", "zookeeper.set.acl", "zookeeper.ssl.client.enable"}
+REFUSED = {
+    "client.quota.callback.class",
+    "principal.builder.class",
+    "ssl.engine.factory.class",
+    "zookeeper.set.acl",
+    "zookeeper.ssl.client.enable",
+}
 """Properties with which a start fails unless they have their default: see BrokerConfig.validate."""
 
 
@@ -119,7 +125,7 @@ def test_a_refused_property_is_refused(name: str) -> None:
 def test_a_start_reports_properties_without_effect_with_the_reason() -> None:
     values = {"num.io.threads": "4", "queued.max.requests": "9", "process.roles": "broker", "ssl.protocol": "TLSv1.3"}
     assert parse_config(values).warnings == [
+        "properties without effect, because OpenSSL provides TLS: ssl.protocol",
         "properties without effect, because one event loop does the work: num.io.threads, queued.max.requests",
         "properties without effect, because there is no KRaft quorum: process.roles",
-        "properties without effect, because this broker lacks the component: ssl.protocol",
     ]

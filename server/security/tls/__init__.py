@@ -6,6 +6,8 @@
 - `contexts`: TLS contexts made from the settings
 - `reloaded_context`: a context whose files may be replaced
 - `cipher_names`: Java's names of cipher suites
+- `distinguished_name`: the name of a certificate's subject in Java's form
+- `principal_mapping`: principals of clients with certificates
 - `certificates`: an authority and certificates for tests
 - `layer`: encryption and decryption of one connection, without I/O
 """

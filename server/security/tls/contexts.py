@@ -9,6 +9,7 @@ from odradek.server.security.tls import key_stores
 from odradek.server.security.tls.cipher_names import is_tls_13, to_openssl
 from odradek.server.security.tls.jks import KeyStoreError
 from odradek.server.security.tls.key_stores import PEM, KeyMaterial
+from odradek.server.security.tls.principal_mapping import PrincipalMapper
 from odradek.server.security.tls.settings import TlsSettings
 
 _VERSIONS: Final = {
@@ -34,6 +35,15 @@ def make_server_context(settings: TlsSettings) -> ssl.SSLContext:
         _trust(context, settings)
     context.verify_mode = _VERIFY_MODES[settings.client_auth]
     return context
+
+
+def make_principal_mapper(settings: TlsSettings) -> PrincipalMapper:
+    """Return the mapping of certificates to principals. Raises PropertyError."""
+    rules = settings.principal_mapping_rules
+    try:
+        return PrincipalMapper(rules)
+    except ValueError as error:
+        raise settings.error("principal.mapping.rules", rules, str(error)) from None
 
 
 def make_client_context(settings: TlsSettings) -> ssl.SSLContext:

@@ -39,6 +39,11 @@ class TlsLayer:
         self._overhead_bytes = 0
         self.is_established = self.has_ended = False
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The verified certificate of the peer in DER, once `is_established`; None if it has none."""
+        return self._tls.getpeercert(binary_form=True)
+
     def receive(self, data: bytes) -> bytes:
         """Process bytes of the network; return the plaintext. `take_output` returns the bytes to send then.
 

@@ -34,6 +34,10 @@ class TlsSettings(NamedTuple):
     enabled_protocols: tuple[str, ...]
     cipher_suites: tuple[str, ...]
     endpoint_identification_algorithm: str
+    principal_mapping_rules: str
+    allow_dn_changes: bool
+    allow_san_changes: bool
+    engine_factory_class: str | None
 
     def __repr__(self) -> str:
         # Without values, some of which are secrets.
