@@ -63,6 +63,7 @@ from odradek.server.network.transport import KafkaTransport, KafkaTransportFacto
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.quotas.switch import QuotaSwitch
 from odradek.server.request import RequestContext
+from odradek.server.security.password_encoder import PasswordEncoder
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.stages import Stages
@@ -76,6 +77,7 @@ from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.server.membership.cluster import ClusterMembership
+    from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +121,7 @@ class Broker:
         self._fs = environment.fs
         self._connections = ConnectionRegistry(self._reactor, self._find_timeout_ms, config.connections_max_idle_ms)
         self._acceptors: list[Acceptor] = []
+        self._tls_contexts: dict[str, ReloadedContext] = {}
         self._quotas = ConnectionQuotas(
             config,
             self._reactor,
@@ -178,6 +181,10 @@ class Broker:
 
         return (AuthorizationStage(authorizer),)
 
+    @cached_property
+    def _passwords(self) -> PasswordEncoder:
+        return PasswordEncoder(self.config.password_encoder_settings)
+
     @property
     def directories(self) -> list[str]:
         """The absolute paths of the log directories."""
@@ -207,7 +214,15 @@ class Broker:
         self._reactor.callLater(0, self._set_watchdog_threshold)
         self._run_background()
         self._handle_missed_events()
+        if self.config.password_encoder_old_secret:
+            Deferred.fromCoroutine(self._encrypt_passwords_again())
         return advertised
+
+    async def _encrypt_passwords_again(self) -> None:
+        try:
+            await self.services.config_admin.encrypt_again()
+        except KafkaError as error:
+            logger.error("the stored passwords are encrypted with password.encoder.old.secret: %s", error.message)
 
     def _handle_missed_events(self) -> None:
         """Handle the end of the session, and the failure of a log directory, after the broker had registered."""
@@ -319,6 +334,7 @@ class Broker:
             find_principal = None if listener.protocol != "SSL" else make_principal_mapper(settings).find_principal
         except PropertyError as error:
             raise BrokerStartError(str(error)) from error
+        self._tls_contexts[listener.name] = context
         return TlsTransportFactory(plain, context, self._environment.send_file, find_principal)
 
     def _set_buffer_sizes(self, port: ListeningPort) -> None:
@@ -418,7 +434,7 @@ class Broker:
     async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:
         config, environment, image = self.config, self._environment, self._image
         membership = self._membership
-        configs = self._topic_configs = BrokerConfigs(config.node_id, config, image)
+        configs = self._topic_configs = BrokerConfigs(config.node_id, config, image, self._passwords)
         configs.listeners.append(self._on_config)
         produce_completions = CompletionQueue(self._slices)
         flusher = Flusher(logs, self._reactor, produce_completions)
@@ -474,7 +490,7 @@ class Broker:
     async def _load_logs(self) -> LogManager:
         """Load the logs with the ids and properties that their topics have in the metadata."""
         stored = await self._membership.load_topics()
-        self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored.image)
+        self._topic_configs = BrokerConfigs(self.config.node_id, self.config, stored.image, self._passwords)
         stored.image.publish()
         logs = LogManager(
             self._fs,
@@ -538,6 +554,9 @@ class Broker:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
         self._quotas.update(new)
+        for listener_name, context in self._tls_contexts.items():
+            context.update(new.tls_settings(listener_name))
+        self._membership.update_config(new)
         if self._is_running:
             self._set_watchdog_threshold()
         self.services.logs.update_settings(LogManagerSettings.of(new))

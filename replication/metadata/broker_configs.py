@@ -7,6 +7,7 @@ configuration, otherwise that of the synonymous broker property.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError, PropertySet, UpdateMode
@@ -16,6 +17,23 @@ logger = logging.getLogger(__name__)
 
 LISTENER_PREFIX = "listener.name."
 FLUSH_DEFAULT = "log.flush.scheduler.interval.ms"
+
+_STORE_PREFIXES = ("ssl.keystore.", "ssl.key.", "ssl.truststore.")
+"""Properties of key and trust stores, which are dynamic for one listener only."""
+
+
+class PasswordCodec(Protocol):
+    """Encrypts the passwords of dynamic configurations in the store."""
+
+    def encode(self, password: str, /) -> str:
+        """Return the encrypted password. Raises PropertyError if that is not configured."""
+
+    def decode(self, encoded: str, /) -> str:
+        """Return the password. Raises ValueError with the reason."""
+
+    def is_outdated(self, encoded: str, /) -> bool:
+        """Return whether a password that `decode` has returned should be encrypted again."""
+
 
 ConfigChangeListener = Callable[[PropertySet, PropertySet], None]
 
@@ -50,6 +68,11 @@ def listener_base(name: str) -> str | None:
     return base if dot else None
 
 
+def is_store_property(name: str) -> bool:
+    """Return whether a name without listener is that of a property of a key or trust store."""
+    return name.startswith(_STORE_PREFIXES)
+
+
 def log_defaults(broker: PropertySet) -> LogConfig:
     """Return the configuration of topics without explicit configuration. Raises PropertyError."""
     declared = type(broker).declared()
@@ -79,14 +102,25 @@ class BrokerConfigs:
     current: the effective properties; replaced, never changed
     topic_defaults: the configuration of topics without explicit configuration
     listeners: called with the old and the new `current` when a dynamic configuration changes it
+
+    Without `passwords` the passwords in dynamic configurations are not encrypted.
     """
 
     __slots__ = (
-        "_broker_id", "_default", "_own", "_topics", "current", "image", "listeners", "static", "topic_defaults",
+        "_broker_id", "_default", "_own", "_password_names", "_passwords", "_topics", "current", "image", "listeners",
+        "static", "topic_defaults",
     )  # fmt: skip
 
-    def __init__(self, broker_id: int, static: PropertySet, image: ClusterMetadata) -> None:
+    def __init__(
+        self, broker_id: int, static: PropertySet, image: ClusterMetadata, passwords: PasswordCodec | None = None
+    ) -> None:
         self._broker_id = broker_id
+        self._passwords = passwords
+        self._password_names = tuple(
+            name
+            for name, prop in type(static).declared().items()
+            if prop.sensitive and prop.update_mode is UpdateMode.PER_BROKER
+        )
         self.image = image
         self._topics: dict[str, LogConfig] = {}
         self._default: Mapping[str, str] = {}
@@ -143,14 +177,44 @@ class BrokerConfigs:
         log_defaults(resolved).validate()
         return resolved
 
+    def decode(self, stored: Mapping[str, str]) -> dict[str, str]:
+        """Return a stored configuration with decrypted passwords, without those that cannot be decrypted."""
+        configs = dict(stored)
+        for name in filter(self._is_password, stored):
+            try:
+                configs[name] = self._passwords.decode(stored[name]) if self._passwords else stored[name]
+            except ValueError as error:
+                logger.error("ignoring stored password name=%s: %s", name, error)
+                del configs[name]
+        return configs
+
+    def encode(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+        """Return a configuration with encrypted passwords. Those that have not changed are as in `stored`.
+
+        Passwords in `stored` that were encrypted with an old secret are encrypted again. Raises PropertyError.
+        """
+        passwords = self._passwords
+        if passwords is None:
+            return dict(configs)
+        encoded, present = dict(configs), self.decode(stored)
+        for name in filter(self._is_password, configs):
+            is_kept = present.get(name) == configs[name] and not passwords.is_outdated(stored[name])
+            encoded[name] = stored[name] if is_kept else passwords.encode(configs[name])
+        return encoded
+
+    def _is_password(self, name: str) -> bool:
+        return name.endswith(self._password_names)
+
     def _valid(self, configs: Mapping[str, str], *, is_default: bool) -> Mapping[str, str]:
         declared = type(self.static).declared()
         valid = {}
-        for name, value in configs.items():
-            prop = declared.get(name)
+        for name, value in self.decode(configs).items():
+            base_name = listener_base(name)
+            prop = declared.get(name if base_name is None else base_name)
             if prop is not None:
                 per_broker = prop.update_mode is UpdateMode.PER_BROKER
-                if prop.update_mode is UpdateMode.READ_ONLY or (per_broker and is_default):
+                read_only = prop.update_mode is UpdateMode.READ_ONLY or is_store_property(name)
+                if (read_only and base_name is None) or (per_broker and is_default):
                     logger.error("ignoring stored broker configuration name=%s: not dynamic at this level", name)
                     continue
                 try:

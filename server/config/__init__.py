@@ -12,6 +12,7 @@
 - `security`: properties of TLS
 - `authorization`: properties of authorization
 - `sasl`: properties of SASL
+- `passwords`: properties of the encryption of passwords in the metadata store
 - `zookeeper`: properties of the connection to ZooKeeper
 - `accepted`: properties that are accepted without effect
 - `reasons`: reasons why properties have no effect

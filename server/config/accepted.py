@@ -212,35 +212,30 @@ class AcceptedProperties(PropertySet):
     ssl_keymanager_algorithm = string(
         "ssl.keymanager.algorithm",
         "SunX509",
-        update_mode=UpdateMode.PER_BROKER,
         no_effect=OPENSSL,
         doc="Java's algorithm that selects a key.",
     )
     ssl_protocol = string(
         "ssl.protocol",
         "TLSv1.3",
-        update_mode=UpdateMode.PER_BROKER,
         no_effect=OPENSSL,
         doc="Java's implementation of TLS; ssl.enabled.protocols selects the versions.",
     )
     ssl_provider = string(
         "ssl.provider",
         None,
-        update_mode=UpdateMode.PER_BROKER,
         no_effect=OPENSSL,
         doc="Java's provider of TLS.",
     )
     ssl_secure_random_implementation = string(
         "ssl.secure.random.implementation",
         None,
-        update_mode=UpdateMode.PER_BROKER,
         no_effect=OPENSSL,
         doc="Java's source of random numbers.",
     )
     ssl_trustmanager_algorithm = string(
         "ssl.trustmanager.algorithm",
         "PKIX",
-        update_mode=UpdateMode.PER_BROKER,
         no_effect=OPENSSL,
         doc="Java's algorithm that verifies a certificate.",
     )

@@ -20,11 +20,13 @@ from odradek.server.config.listeners import (
 )
 from odradek.server.config.network import NetworkProperties
 from odradek.server.config.sasl import LOGIN_MODULES, MECHANISM_PROPERTIES, SaslProperties
+from odradek.server.config.passwords import PasswordProperties
 from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
 from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
-from odradek.server.security.tls.settings import TlsSettings
+from odradek.server.security.password_encoder import DEFAULT_KEY_FACTORY, EncoderSettings
+from odradek.server.security.tls.settings import TLS_PROTOCOLS, TlsSettings
 
 SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 
@@ -46,6 +48,7 @@ THEMES = (
     SecurityProperties,
     AuthorizationProperties,
     SaslProperties,
+    PasswordProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -118,6 +121,7 @@ class BrokerConfig(
     SecurityProperties,
     AuthorizationProperties,
     SaslProperties,
+    PasswordProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -274,6 +278,18 @@ class BrokerConfig(
             values["client_auth"] = "none"
         return TlsSettings(prefix=f"{LISTENER_PREFIX}{listener_name.lower()}.", own=own, **values)
 
+    @property
+    def password_encoder_settings(self) -> EncoderSettings:
+        """The encryption of dynamically configured passwords."""
+        return EncoderSettings(
+            self.password_encoder_secret,
+            self.password_encoder_old_secret,
+            self.password_encoder_keyfactory_algorithm or DEFAULT_KEY_FACTORY,
+            self.password_encoder_cipher_algorithm,
+            self.password_encoder_key_length,
+            self.password_encoder_iterations,
+        )
+
     def _is_sasl_listener(self, name: str) -> bool:
         return any(one.name == name and one.protocol == "SASL_SSL" for one in self.endpoints)
 
@@ -335,6 +351,21 @@ class BrokerConfig(
                 raise PropertyError(name, str(count), f"must be at least half the current value {before}")
             if count > before * 2:
                 raise PropertyError(name, str(count), f"must not be more than double the current value {before}")
+
+        for one in self.endpoints:
+            if one.protocol in TLS_PROTOCOLS:
+                self._validate_store_change(current, one.name)
+
+    def _validate_store_change(self, current: Self, listener_name: str) -> None:
+        old = current.tls_settings(listener_name)
+        new = old.with_stores_of(self.tls_settings(listener_name))
+        if new == old:
+            return
+        # Imported here because it loads `cryptography`.
+        from odradek.server.security.tls.store_changes import check_store_change
+
+        is_inter_broker = self.zookeeper_connect is not None and listener_name == self.inter_broker_name
+        check_store_change(old, new, is_inter_broker=is_inter_broker)
 
     def _validate_identity(self) -> None:
         if "broker.id" in self.explicit and self.broker_id not in (-1, self.node_id):

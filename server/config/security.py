@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.properties import PropertySet, boolean, class_name, password, string, string_list
+from odradek.properties import PropertySet, UpdateMode, boolean, class_name, password, string, string_list
 
 STORE_TYPES = ("JKS", "PKCS12", "PEM")
 TLS_VERSIONS = ("TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3")
@@ -17,46 +17,56 @@ class SecurityProperties(PropertySet):
         "ssl.keystore.type",
         "JKS",
         choices=STORE_TYPES,
+        update_mode=UpdateMode.PER_BROKER,
         doc="Format of the key store. With JKS and PKCS12 the format of the file's content counts.",
     )
     ssl_keystore_location = string(
         "ssl.keystore.location",
         None,
+        update_mode=UpdateMode.PER_BROKER,
         doc="File with the private key and the certificate chain of this broker.",
     )
     ssl_keystore_password = password(
         "ssl.keystore.password",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Password of the key store; must not be set for PEM.",
     )
     ssl_keystore_key = password(
         "ssl.keystore.key",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Private key in PEM, in PKCS8 format, instead of a file.",
     )
     ssl_keystore_certificate_chain = password(
         "ssl.keystore.certificate.chain",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Certificate chain in PEM, instead of a file.",
     )
     ssl_key_password = password(
         "ssl.key.password",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Password of the private key, if it is encrypted; for JKS by default that of the key store.",
     )
     ssl_truststore_type = string(
         "ssl.truststore.type",
         "JKS",
         choices=STORE_TYPES,
+        update_mode=UpdateMode.PER_BROKER,
         doc="Format of the trust store. With JKS and PKCS12 the format of the file's content counts.",
     )
     ssl_truststore_location = string(
         "ssl.truststore.location",
         None,
+        update_mode=UpdateMode.PER_BROKER,
         doc="File with the certificates that are trusted; by default those of the operating system are.",
     )
     ssl_truststore_password = password(
         "ssl.truststore.password",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Password of the trust store; must not be set for PEM.",
     )
     ssl_truststore_certificates = password(
         "ssl.truststore.certificates",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Trusted certificates in PEM, instead of a file.",
     )
     ssl_client_auth = string(
@@ -89,7 +99,7 @@ class SecurityProperties(PropertySet):
         "ssl.principal.mapping.rules",
         "DEFAULT",
         doc="Rules that derive principals from the names in certificates of clients; the first that matches applies. "
-        "DEFAULT is the name itself, RULE:pattern/replacement/ with L or U at the end is lower or upper case (KIP-371).",
+        "DEFAULT is the name itself, RULE:pattern/replacement/ with L or U at the end changes the case (KIP-371).",
     )
     ssl_allow_dn_changes = boolean(
         "ssl.allow.dn.changes",

@@ -80,6 +80,7 @@ from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.controller.acl_changes import AclChanges
+    from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class ClusterMembership:
         self._events = EventLoop(pacing)
         self.metadata_wait = MetadataWait(metadata, pacing, self._delay)
         self.first_metadata = FirstMetadata(metadata, environment.reactor, pacing)
+        self._tls_context: ReloadedContext | None = None
         self._channels = self._make_channels()
         self._control: BrokerControl | None = None
         self._replicas: ReplicaManager | None = None
@@ -188,6 +190,13 @@ class ClusterMembership:
 
         settings = config.tls_settings(config.inter_broker_name)
         return connect_with_tls(connect, ReloadedContext(settings, make_client_context, self._environment.monotonic))
+        self._tls_context = ReloadedContext(settings, make_client_context, self._environment.monotonic)
+        return connect_with_tls(connect, self._tls_context)
+
+    def update_config(self, config: BrokerConfig) -> None:
+        """Use the changed key store and trust store for new connections to other brokers."""
+        if self._tls_context is not None:
+            self._tls_context.update(config.tls_settings(self._config.inter_broker_name))
 
     def _make_controller_client(self) -> ControllerClient:
         node_id = self._config.node_id

@@ -265,6 +265,9 @@ class EmbeddedMembership:
         await self._features.load(self._store)
         await self._load_acls()
 
+    def update_config(self, config: BrokerConfig) -> None:
+        """Do nothing: there is no connection to another broker."""
+
     async def leave(self) -> None:
         """Do nothing: there is no other broker."""
 

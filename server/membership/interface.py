@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.acl_changes import AclChanges
     from odradek.replication.controller.admin.features import Features
     from odradek.replication.replicas.leader_state import Replication
+    from odradek.server.config import BrokerConfig
     from odradek.server.services import ClusterParts, Services
 
 
@@ -98,6 +99,9 @@ class Membership(Protocol):
         """Bring the metadata up to date after a reconnection to the store: a change whose outcome was unknown may have
         been made. Raises as `rejoin`.
         """
+
+    def update_config(self, config: "BrokerConfig") -> None:
+        """Apply a dynamic change of this broker's configuration to its connections to other brokers."""
 
     async def leave(self) -> None:
         """Move leaderships to other brokers before a stop, while clients are still served."""

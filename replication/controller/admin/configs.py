@@ -41,7 +41,7 @@ from odradek.replication.controller.configs.limits import (
     check_value_sizes,
     too_many_entries,
 )
-from odradek.replication.metadata.broker_configs import BrokerConfigs, listener_base
+from odradek.replication.metadata.broker_configs import BrokerConfigs, is_store_property, listener_base
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
 
@@ -216,17 +216,31 @@ class ConfigAdmin:
                 logger.info("changed configuration topic=%s names=%s", name, _names(resource))
         elif resource.resource_type == ResourceType.BROKER:
             broker_id = self._parse_broker(name)
-            current = self._image.broker_configs.get(broker_id, {})
+            stored = self._image.broker_configs.get(broker_id, {})
+            current = self._configs.decode(stored)
             configs = changed(resource, current)
             check_value_sizes(configs, current)
             check_total_size(configs, current)
             self._check_broker(broker_id, configs)
             _check_authorized(authorize, resource)
             if not validate_only:
-                await self._target.configs.put_broker_config(broker_id, configs)
+                await self._target.configs.put_broker_config(broker_id, self._encode(configs, stored))
                 logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+
+    async def encrypt_again(self) -> None:
+        """Encrypt this broker's stored passwords with the present secret, after it was changed. Raises KafkaError."""
+        await self._target.request("encrypt passwords again", self._encrypt_again)
+
+    async def _encrypt_again(self) -> None:
+        broker_id = self._target.broker_id
+        stored = self._image.broker_configs.get(broker_id, {})
+        # Passwords that cannot be decrypted remain.
+        configs = {**stored, **self._encode(self._configs.decode(stored), stored)}
+        if configs != stored:
+            await self._target.configs.put_broker_config(broker_id, configs)
+            logger.info("encrypted the stored passwords of this broker with password.encoder.secret")
 
     def _check_topic(self, name: str, configs: Mapping[str, str]) -> None:
         if not name:
@@ -254,6 +268,13 @@ class ConfigAdmin:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}"
             )
+        general = sorted(filter(is_store_property, configs))
+        if general:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "These security configs can be dynamically updated only per-listener using the listener prefix: "
+                f"{', '.join(general)}",
+            )
         for name, value in configs.items():
             prop = self._property(name)
             if prop is not None:
@@ -273,6 +294,12 @@ class ConfigAdmin:
             resolved = self._resolve(broker_id, configs)
             resolved.validate()
             resolved.validate_change(self._configs.current)
+        except PropertyError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+
+    def _encode(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
+        try:
+            return self._configs.encode(configs, stored)
         except PropertyError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
 

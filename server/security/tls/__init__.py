@@ -5,6 +5,7 @@
 - `jks`: the format of Java's own key stores
 - `contexts`: TLS contexts made from the settings
 - `reloaded_context`: a context whose files may be replaced
+- `store_changes`: checks of a dynamic change of a key store or trust store
 - `cipher_names`: Java's names of cipher suites
 - `distinguished_name`: the name of a certificate's subject in Java's form
 - `principal_mapping`: principals of clients with certificates

@@ -27,7 +27,7 @@ def make_server_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_versions(context, settings)
-    material = _load_key(settings)
+    material = load_key(settings)
     if material is None:
         raise settings.error("keystore.location", None, "a listener with TLS requires a key store")
     _use_key(context, material, settings)
@@ -51,7 +51,7 @@ def make_client_context(settings: TlsSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = settings.endpoint_identification_algorithm.lower() == "https"
     _set_versions(context, settings)
-    material = _load_key(settings)
+    material = load_key(settings)
     if material is not None:
         _use_key(context, material, settings)
     _trust(context, settings)
@@ -82,7 +82,7 @@ def _set_versions(context: ssl.SSLContext, settings: TlsSettings) -> None:
     context.minimum_version, context.maximum_version = min(versions), max(versions)
 
 
-def _load_key(settings: TlsSettings) -> KeyMaterial | None:
+def load_key(settings: TlsSettings) -> KeyMaterial | None:
     """Return the key of the key store; None if none is configured. Raises PropertyError."""
     location, key_password = settings.keystore_location, settings.key_password
     if settings.keystore_key is not None or settings.keystore_certificate_chain is not None:

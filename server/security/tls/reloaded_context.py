@@ -47,6 +47,14 @@ class ReloadedContext:
                 self._reload()
         return self._context
 
+    def update(self, settings: TlsSettings) -> None:
+        """Use the key store and the trust store of other settings, if they are valid, for new connections."""
+        changed = self._settings.with_stores_of(settings)
+        if changed != self._settings:
+            self._settings = changed
+            self._version = self._find_version()
+            self._reload()
+
     def _reload(self) -> None:
         files = ",".join(self._files())
         try:

@@ -11,6 +11,14 @@ TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 """Security protocols with TLS."""
 
 
+_STORES: Final = (
+    "keystore_type", "keystore_location", "keystore_password", "keystore_key", "keystore_certificate_chain",
+    "key_password", "truststore_type", "truststore_location", "truststore_password", "truststore_certificates",
+    "allow_dn_changes", "allow_san_changes",
+)  # fmt: skip
+"""The settings that can change while a listener exists (Kafka's SslConfigs.RECONFIGURABLE_CONFIGS)."""
+
+
 class TlsSettings(NamedTuple):
     """The values of the properties with these names, after `ssl.`; None if a property is not set.
 
@@ -42,6 +50,10 @@ class TlsSettings(NamedTuple):
     def __repr__(self) -> str:
         # Without values, some of which are secrets.
         return f"TlsSettings({self.prefix})"
+
+    def with_stores_of(self, other: "TlsSettings") -> "TlsSettings":
+        """Return these settings with the key store and the trust store of others."""
+        return self._replace(own=other.own, **{name: getattr(other, name) for name in _STORES})
 
     def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
         """Return the error of the property `ssl.<name>`."""
