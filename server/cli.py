@@ -151,7 +151,7 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
     from odradek.server.config.listeners import find_open_listeners
 
     try:
-        config, warnings = load_config(path, overrides)
+        config, warnings = load_config(path, overrides, kafka_opts=os.environ.get("KAFKA_OPTS", ""))
     except OSError as error:
         _fail(f"cannot read {path}: {error.strerror}")
     except InvalidConfigError as error:

@@ -5,6 +5,7 @@ With `zookeeper.connect` the brokers of the cluster may run.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -39,7 +40,7 @@ def add_config_arguments(command: argparse.ArgumentParser) -> None:
 def load_given_config(options: argparse.Namespace) -> BrokerConfig:
     """Return the configuration that the arguments name. Raises UsageError."""
     try:
-        return load_config(options.file, options.override).config
+        return load_config(options.file, options.override, kafka_opts=os.environ.get("KAFKA_OPTS", "")).config
     except OSError as error:
         raise UsageError(f"cannot read {options.file}: {error.strerror}") from None
     except InvalidConfigError as error:

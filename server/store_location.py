@@ -11,6 +11,7 @@ from typing import NamedTuple
 from odradek.log.storage.checkpoints import MalformedFileError, MetaProperties, read_meta_properties
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.found_directories import find_partitions, format_names
+from odradek.properties import PropertyError
 from odradek.replication.controller.registration import StartError, stored_cluster_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.kraft_metadata import (
@@ -78,7 +79,10 @@ async def open_zookeeper_store(environment: Environment, config: BrokerConfig) -
 
     Raises StartError, also if the log directories belong to another cluster than ZooKeeper, or ZooKeeper has none.
     """
-    store = environment.make_zookeeper_store(config)
+    try:
+        store = environment.make_zookeeper_store(config)
+    except PropertyError as error:
+        raise StartError(str(error)) from error
     try:
         await store.connect()
         await _check_cluster_id(environment, config, store)

@@ -29,7 +29,8 @@ _POLL_S: Final = 0.02
 
 _JARS: Final = (
     "zookeeper-[0-9]", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java", "netty-common", "netty-buffer",
-    "netty-handler", "netty-transport-[0-9]", "netty-resolver-[0-9]", "netty-codec-[0-9]", "log4j-api", "log4j-core",
+    "netty-handler-[0-9]", "netty-transport-[0-9]", "netty-transport-classes-epoll",
+    "netty-transport-native-unix-common", "netty-resolver-[0-9]", "netty-codec-[0-9]", "log4j-api", "log4j-core",
     "log4j-slf4j2-impl",
 )  # fmt: skip
 """The jars of pyspark that a server needs: snappy for snapshots, netty for connection options, log4j for the log."""
@@ -65,6 +66,8 @@ class ZooKeeperServer:
 
     tick_ms: ZooKeeper's tickTime; session timeouts are between 2 and 20 ticks
     members: lines `server.N=...` of the ensemble; none for a single server
+    settings: further lines of the configuration
+    jvm_options: further options of Java
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class ZooKeeperServer:
         tick_ms: int = 500,
         number: int = 1,
         members: Sequence[str] = (),
+        settings: Sequence[str] = (),
+        jvm_options: Sequence[str] = (),
         class_path: str | None = None,
     ) -> None:
         self.directory = directory
@@ -83,6 +88,8 @@ class ZooKeeperServer:
         self._tick_ms = tick_ms
         self._number = number
         self._members = tuple(members)
+        self._settings = tuple(settings)
+        self._jvm_options = tuple(jvm_options)
         self._class_path = class_path
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -123,9 +130,10 @@ class ZooKeeperServer:
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
             *self._members,
+            *self._settings,
             "",
         )))  # fmt: skip
-        command = [find_java(), *_JVM, "-cp", self._class_path or find_class_path()]
+        command = [find_java(), *_JVM, *self._jvm_options, "-cp", self._class_path or find_class_path()]
         command += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
         with open(self.log_file, "ab") as log:
             self._process = start_process(command, log, self.directory)

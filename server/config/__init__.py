@@ -14,6 +14,7 @@
 - `sasl`: properties of SASL
 - `passwords`: properties of the encryption of passwords in the metadata store
 - `zookeeper`: properties of the connection to ZooKeeper
+- `kafka_opts`: credentials for ZooKeeper in the environment variable KAFKA_OPTS
 - `accepted`: properties that are accepted without effect
 - `reasons`: reasons why properties have no effect
 - `reference`: `odradek config` and docs/configuration.md

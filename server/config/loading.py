@@ -20,7 +20,7 @@ ACCEPTED_PREFIXES = (
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "server.max.startup.",
     "share.", "unstable.",
-    "zookeeper.clientCnxnSocket", "zookeeper.metadata.migration.", "zookeeper.ssl.",
+    "zookeeper.metadata.migration.",
 )  # fmt: skip
 
 JAAS: Final = "sasl.jaas.config"
@@ -49,8 +49,8 @@ class InvalidConfigError(ValueError):
         self.errors = errors
 
 
-def load_config(path: str | None, overrides: Iterable[str] = ()) -> LoadedConfig:
-    """Read a .properties file, if any, and apply `name=value` overrides.
+def load_config(path: str | None, overrides: Iterable[str] = (), *, kafka_opts: str = "") -> LoadedConfig:
+    """Read a .properties file, if any, and apply `name=value` overrides. `kafka_opts`: see the module of that name.
 
     Without properties for them, the broker listens on OWN_LISTENERS and stores its data in OWN_LOG_DIRS: Kafka's
     defaults are all interfaces, without security, and a directory that a restart of the machine may empty.
@@ -73,7 +73,19 @@ def load_config(path: str | None, overrides: Iterable[str] = ()) -> LoadedConfig
         values["listeners"] = OWN_LISTENERS
     if not values.keys() & {"log.dirs", "log.dir"}:
         values["log.dirs"] = OWN_LOG_DIRS
+    if kafka_opts and values.get("zookeeper.connect"):
+        _add_zookeeper_login(values, kafka_opts)
     return parse_config(values)
+
+
+def _add_zookeeper_login(values: dict[str, str], kafka_opts: str) -> None:
+    # Imported here because brokers of Kafka's services only have this variable.
+    from odradek.server.config.kafka_opts import JAAS_PROPERTY, find_zookeeper_login
+
+    if JAAS_PROPERTY not in values:
+        login = find_zookeeper_login(kafka_opts)
+        if login is not None:
+            values[JAAS_PROPERTY] = login
 
 
 def parse_config(values: Mapping[str, str]) -> LoadedConfig:
@@ -147,9 +159,10 @@ def _validate(values: Mapping[str, str]) -> BrokerConfig:
 
 
 def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
-    """Iterate over errors in the key stores and trust stores of listeners. Reads their files."""
+    """Iterate over errors in the key stores and trust stores of listeners and of ZooKeeper. Reads their files."""
     secured = [listener for listener in config.endpoints if listener.protocol in TLS_PROTOCOLS]
-    if not secured:
+    zookeeper = config.zookeeper_tls_settings if config.zookeeper_connect else None
+    if not secured and zookeeper is None:
         return
     # Imported here because most brokers need neither.
     from odradek.server.security.tls.contexts import make_client_context, make_principal_mapper, make_server_context
@@ -161,6 +174,11 @@ def _find_tls_errors(config: BrokerConfig) -> Iterator[PropertyError]:
             make_principal_mapper(settings)
             if config.zookeeper_connect and listener.name == config.inter_broker_name:
                 make_client_context(settings)
+        except PropertyError as error:
+            yield error
+    if zookeeper is not None:
+        try:
+            make_client_context(zookeeper)
         except PropertyError as error:
             yield error
 

@@ -1,8 +1,14 @@
 """Properties of the connection to ZooKeeper, and of broker ids that are generated in it."""
 
-from odradek.properties import PropertySet, boolean, integer, string
+from typing import Final
+
+from odradek.properties import PropertySet, boolean, integer, password, string, string_list
+from odradek.server.config.reasons import JAVA_CLASS
+from odradek.server.config.security import STORE_TYPES, TLS_VERSIONS
 
 DEFAULT_PORT = 2181
+
+DIGEST_LOGIN_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
 
 class ZooKeeperProperties(PropertySet):
@@ -35,13 +41,94 @@ class ZooKeeperProperties(PropertySet):
     zookeeper_set_acl = boolean(
         "zookeeper.set.acl",
         False,
-        doc="Restrict access to the nodes in ZooKeeper. Requires authentication with ZooKeeper, which this version "
-        "lacks, so it must be false.",
+        doc="Restrict access to the nodes that this broker creates in ZooKeeper: others may only read them, and those "
+        "with secrets not at all. Requires zookeeper.sasl.jaas.config, or TLS with a key store.",
     )
     zookeeper_ssl_client_enable = boolean(
         "zookeeper.ssl.client.enable",
         False,
-        doc="Connect to ZooKeeper with TLS, which this version lacks, so it must be false.",
+        doc="Connect to ZooKeeper with TLS, at its secureClientPort.",
+    )
+    zookeeper_clientCnxnSocket = string(  # noqa: N815 - the name of the property
+        "zookeeper.clientCnxnSocket",
+        None,
+        no_effect=JAVA_CLASS,
+        doc="Java class of the connection to ZooKeeper.",
+    )
+    zookeeper_ssl_keystore_location = string(
+        "zookeeper.ssl.keystore.location",
+        None,
+        doc="File with the private key and the certificate that this broker presents to ZooKeeper.",
+    )
+    zookeeper_ssl_keystore_password = password(
+        "zookeeper.ssl.keystore.password",
+        doc="Password of this key store and of its key.",
+    )
+    zookeeper_ssl_keystore_type = string(
+        "zookeeper.ssl.keystore.type",
+        None,
+        choices=STORE_TYPES,
+        doc="Format of this key store; by default PEM if the name of the file ends with .pem, else by content.",
+    )
+    zookeeper_ssl_truststore_location = string(
+        "zookeeper.ssl.truststore.location",
+        None,
+        doc="File with the certificates that are trusted; by default those of the operating system are.",
+    )
+    zookeeper_ssl_truststore_password = password(
+        "zookeeper.ssl.truststore.password",
+        doc="Password of this trust store.",
+    )
+    zookeeper_ssl_truststore_type = string(
+        "zookeeper.ssl.truststore.type",
+        None,
+        choices=STORE_TYPES,
+        doc="Format of this trust store; by default PEM if the name of the file ends with .pem, else by content.",
+    )
+    zookeeper_ssl_protocol = string(
+        "zookeeper.ssl.protocol",
+        "TLSv1.2",
+        choices=TLS_VERSIONS,
+        doc="Version of TLS, unless zookeeper.ssl.enabled.protocols is set.",
+    )
+    zookeeper_ssl_enabled_protocols = string_list(
+        "zookeeper.ssl.enabled.protocols",
+        None,
+        choices=TLS_VERSIONS,
+        may_be_empty=False,
+        doc="Versions of TLS.",
+    )
+    zookeeper_ssl_cipher_suites = string_list(
+        "zookeeper.ssl.cipher.suites",
+        None,
+        doc="Cipher suites, by their names in Java; by default those of OpenSSL.",
+    )
+    zookeeper_ssl_endpoint_identification_algorithm = string(
+        "zookeeper.ssl.endpoint.identification.algorithm",
+        "HTTPS",
+        check=lambda algorithm: algorithm.lower() in ("https", ""),
+        note="https, or empty",
+        doc="Verification of host names in the certificates of ZooKeeper; none if empty.",
+    )
+    zookeeper_ssl_crl_enable = boolean(
+        "zookeeper.ssl.crl.enable",
+        False,
+        check=lambda enabled: not enabled,
+        note="false, because revocation lists are not supported",
+        doc="Reject certificates in revocation lists; not supported, so it must be false.",
+    )
+    zookeeper_ssl_ocsp_enable = boolean(
+        "zookeeper.ssl.ocsp.enable",
+        False,
+        check=lambda enabled: not enabled,
+        note="false, because OCSP is not supported",
+        doc="Reject revoked certificates by OCSP; not supported, so it must be false.",
+    )
+    zookeeper_sasl_jaas_config = password(
+        "zookeeper.sasl.jaas.config",
+        doc="Login module for ZooKeeper with user name and password, as in sasl.jaas.config: "
+        f'{DIGEST_LOGIN_MODULE} required username="..." password="..."; by default that of the section Client in the '
+        "JAAS file that KAFKA_OPTS names.",
     )
     broker_id_generation_enable = boolean(
         "broker.id.generation.enable",

@@ -7,9 +7,9 @@ import pytest
 
 from odradek.properties import PropertyError
 from odradek.server.cli import main
-from odradek.server.config import parse_config
+from odradek.server.config import load_config, parse_config
 from odradek.server.config.broker import BrokerConfig
-from odradek.server.config.zookeeper import parse_connect
+from odradek.server.config.zookeeper import DIGEST_LOGIN_MODULE, parse_connect
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,21 @@ def test_zookeeper_connect_has_hosts_and_a_path(text, hosts, chroot):
         ({"zookeeper.connection.timeout.ms": "soon"}, "zookeeper.connection.timeout.ms"),
         ({"zookeeper.max.in.flight.requests": "0"}, "must be at least 1"),
         ({"zookeeper.set.acl": "true"}, "Invalid value true for configuration zookeeper.set.acl: requires auth"),
-        ({"zookeeper.ssl.client.enable": "true"}, "Invalid value true for configuration zookeeper.ssl.client.enable"),
+        (
+            {"zookeeper.ssl.client.enable": "true", "zookeeper.ssl.truststore.location": "/none.pem"},
+            "Invalid value /none.pem for configuration zookeeper.ssl.truststore.location: cannot be read: No such file",
+        ),
+        (
+            {"zookeeper.ssl.client.enable": "true", "zookeeper.ssl.keystore.location": "/none.jks"},
+            "Invalid value /none.jks for configuration zookeeper.ssl.keystore.location: cannot be read: No such file",
+        ),
+        ({"zookeeper.ssl.crl.enable": "true"}, "zookeeper.ssl.crl.enable: must be false"),
+        ({"zookeeper.ssl.protocol": "SSLv3"}, "zookeeper.ssl.protocol: must be one of: TLSv1, TLSv1.1"),
+        ({"zookeeper.sasl.jaas.config": "x"}, "Invalid value [hidden] for configuration zookeeper.sasl.jaas.config"),
+        (
+            {"zookeeper.sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;"},
+            "the login module must be org.apache.zookeeper.server.auth.DigestLoginModule, not com.sun.security.auth",
+        ),
         ({"process.roles": "broker"}, "process.roles: must not be set together with zookeeper.connect"),
         ({"broker.id": "1001"}, "Invalid value 1001 for configuration broker.id: must be between -1 and reserved"),
         ({"node.id": "1001"}, "Invalid value 1001 for configuration node.id: must be between -1 and reserved.broker"),
@@ -61,11 +75,69 @@ def test_invalid_values_are_refused_with_property_and_value(values, message, cap
     assert " ".join(message.split()) in line
 
 
-def test_further_properties_of_kafkas_zookeeper_client_have_no_effect():
-    loaded = parse_config({"zookeeper.connect": "z", "zookeeper.ssl.protocol": "TLSv1.2"})
-    assert loaded.warnings == [
-        "properties without effect, because this broker lacks the component: zookeeper.ssl.protocol"
-    ]
+def test_the_java_class_of_kafkas_zookeeper_client_has_no_effect():
+    name = "zookeeper.clientCnxnSocket"
+    loaded = parse_config({"zookeeper.connect": "z", name: "org.apache.zookeeper.ClientCnxnSocketNetty"})
+    assert loaded.warnings == [f"properties without effect, because Java classes cannot be loaded: {name}"]
+
+
+JAAS = """
+KafkaServer { // of the listeners
+    org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="{b};";
+};
+/* of ZooKeeper: */
+Client {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    username="kafka" password="a \\"secret\\" /* } */ \\\\";
+};
+Other { org.apache.zookeeper.server.auth.DigestLoginModule required username=o password=p; };
+"""
+
+
+def load_with_options(tmp_path, options, text=JAAS, **values):
+    path = tmp_path / "jaas.conf"
+    path.write_text(text)
+    overrides = ["zookeeper.connect=z", *(f"{name.replace('_', '.')}={value}" for name, value in values.items())]
+    return load_config(None, overrides, kafka_opts=options.format(path=path)).config
+
+
+@pytest.mark.parametrize(
+    ("options", "credentials"),
+    [
+        ("-Djava.security.auth.login.config={path}", ("kafka", 'a "secret" /* } */ \\')),
+        ("-Xmx1g '-Djava.security.auth.login.config=file:{path}' -Dx=y", ("kafka", 'a "secret" /* } */ \\')),
+        ("-Djava.security.auth.login.config=={path} -Dzookeeper.sasl.clientconfig=Other", ("o", "p")),
+        ("-Djava.security.auth.login.config={path} -Dzookeeper.sasl.client=false", None),
+        ("-Djava.security.auth.login.config={path} -Dzookeeper.sasl.clientconfig=Absent", None),
+        ("-Xmx1g", None),
+    ],
+)
+def test_credentials_of_a_jaas_file_in_kafka_opts(tmp_path, options, credentials):
+    config = load_with_options(tmp_path, options)
+    assert config.zookeeper_credentials == credentials
+    assert "secret" not in repr(config)
+
+
+def test_the_property_precedes_the_jaas_file(tmp_path):
+    own = f"{DIGEST_LOGIN_MODULE} required username=own password=x;"
+    config = load_with_options(
+        tmp_path, "-Djava.security.auth.login.config={path}", zookeeper_sasl_jaas_config=own, zookeeper_set_acl="true"
+    )
+    assert config.zookeeper_credentials == ("own", "x")
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "reason"),
+    [
+        ("-Djava.security.auth.login.config=/none", "", "Invalid value /none for configuration java.security.auth"),
+        ("-Djava.security.auth.login.config={path}", "Client {", "a section has no end"),
+        ("-Djava.security.auth.login.config={path}", "Client { x required a; };", "Value not specified for key"),
+        ("'-Dx=y", "", "Invalid value '-Dx=y for configuration KAFKA_OPTS: No closing quotation"),
+    ],
+)
+def test_a_jaas_file_that_cannot_be_used(tmp_path, options, text, reason):
+    with pytest.raises(PropertyError, match=reason):
+        load_with_options(tmp_path, options, text)
 
 
 def test_the_id_of_a_member_is_that_of_its_properties_or_generated():

@@ -27,8 +27,8 @@ REFUSED = {
     "client.quota.callback.class",
     "principal.builder.class",
     "ssl.engine.factory.class",
-    "zookeeper.set.acl",
-    "zookeeper.ssl.client.enable",
+    "zookeeper.ssl.crl.enable",
+    "zookeeper.ssl.ocsp.enable",
 }
 """Properties with which a start fails unless they have their default: see BrokerConfig.validate."""
 

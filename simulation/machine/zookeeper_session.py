@@ -299,6 +299,7 @@ class SimulatedZooKeeperClient:
     """Replacement of `server.stores.zookeeper.client.ZooKeeperClient`."""
 
     last_error = "the simulated ensemble does not answer"
+    refusal = ""
 
     def __init__(self, kazoo: SimulatedKazoo, states: SessionStates) -> None:
         self.kazoo = kazoo

@@ -4,6 +4,7 @@
 - `mechanisms`: the mechanisms of a listener
 - `settings`: their properties
 - `jaas`: login modules in the configuration
+- `jaas_file`: login modules in Java's JAAS files
 - `plain`: PLAIN
 - `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
 - `scram_credentials`: what the metadata store contains instead of passwords

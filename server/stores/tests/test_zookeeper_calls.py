@@ -70,6 +70,7 @@ class FakeClient(ZooKeeperClient):
         self.fake = FakeKazoo(reactor)
         self.kazoo = cast(Kazoo, self.fake)
         self.is_stopped = False
+        self.refusal = ""
 
     def start(self):
         pass
@@ -355,7 +356,7 @@ def test_denied_access_is_reported_with_the_path_and_a_remedy(bench):
     bench.begin(bench.store.get("/a"))
     bench.answer(exceptions.NoAuthError())
     assert isinstance(bench.seen[-1], StoreUnavailableError)
-    assert "ZooKeeper denies access to /a. " in str(bench.seen[-1])
+    assert "ZooKeeper denies access to /a; " in str(bench.seen[-1])
     assert "setAcl" in str(bench.seen[-1])
 
 

@@ -7,5 +7,8 @@
 - `requests`: kazoo's requests, results and errors, translated
 - `multi_read`: the request for many nodes at once
 - `client`: kazoo's client, with results, watch events and session states in the reactor thread, in their order
+- `secure_connection`: TLS and SASL of a connection
+- `digest_md5`: the SASL mechanism
+- `acls`: access to the nodes
 - `settings`: `zookeeper.connect` and the timeouts
 """

@@ -8,6 +8,7 @@ the server sent it. Requests therefore end in the reactor thread, and no callbac
 import logging
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -20,7 +21,12 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.states import KazooState
 
 from odradek.server.stores.zookeeper.multi_read import MultiRead
-from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
+from odradek.server.stores.zookeeper.secure_connection import (
+    AuthenticatingConnection,
+    connect_with_tls,
+    describe_error,
+)
+from odradek.server.stores.zookeeper.settings import Credentials, ZooKeeperSettings
 
 logger = logging.getLogger(__name__)
 
@@ -115,8 +121,14 @@ class ReactorHandler:
     sleep_func = staticmethod(time.sleep)
     running = True
 
-    def __init__(self, reactor: ThreadedReactor, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        reactor: ThreadedReactor,
+        connect_timeout_s: float,
+        tls_context: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
         self._reactor = reactor
+        self._tls_context = tls_context
         self._connect_timeout_s = connect_timeout_s
         self._refuses = False
         self.last_error = ""
@@ -138,21 +150,27 @@ class ReactorHandler:
         """Make further attempts to connect fail: the session has ended, and kazoo would begin another one."""
         self._refuses = True
 
-    def create_connection(self, *arguments: object, **options: object) -> object:
+    def create_connection(self, address: tuple[str, int], hostname: str, **options: object) -> object:
         """Connect to one server. kazoo's own timeout is the session timeout, in which other servers must be tried."""
         if self._refuses:
             raise self.timeout_exception("the session has ended")
         try:
-            return self._create_connection(*arguments, **{**options, "timeout": self._connect_timeout_s})
+            if self._tls_context is not None:
+                return connect_with_tls(address, hostname, self._connect_timeout_s, self._tls_context())
+            return self._create_connection(address, hostname, **{**options, "timeout": self._connect_timeout_s})
         except (OSError, KazooTimeoutError) as error:
-            text = error.strerror if isinstance(error, OSError) else str(error)
-            self.last_error = text or str(error) or type(error).__name__
+            text = describe_error(error) if isinstance(error, OSError) else str(error)
+            self.last_error = text or type(error).__name__
             raise
 
     def select(
         self, readers: Sequence[socket.socket], writers: Sequence[socket.socket], _: object, timeout_s: float | None
     ) -> tuple[list[socket.socket], list[socket.socket], list[socket.socket]]:
         """Wait for sockets. kazoo's own function makes and closes an epoll object, at half the cost of a request."""
+        # Bytes that are already decrypted do not make a socket readable.
+        pending = [one for one in readers if isinstance(one, ssl.SSLSocket) and one.pending()]
+        if pending:
+            timeout_s = 0
         poll = select.poll()
         sockets = {}
         for one in readers:
@@ -162,7 +180,8 @@ class ReactorHandler:
             sockets[one.fileno()] = one
             poll.register(one, select.POLLOUT)
         ready = [sockets[descriptor] for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)]
-        return [one for one in ready if one in readers], [one for one in ready if one in writers], []
+        readable = [one for one in readers if one in ready or one in pending]
+        return readable, [one for one in ready if one in writers], []
 
     def async_result(self) -> PendingResult:
         """Return a result for a new request."""
@@ -215,6 +234,14 @@ class Kazoo(Protocol):
 class MultiReadingClient(KazooClient):  # type: ignore[misc] # kazoo has no types
     """KazooClient with a request for many nodes."""
 
+    def authenticate(
+        self, credentials: Credentials, on_authenticated: Callable[[], None], on_refused: Callable[[str], None]
+    ) -> None:
+        """Authenticate each connection. Call it before the first one."""
+        self._connection = AuthenticatingConnection(
+            credentials, on_authenticated, on_refused, self, self._conn_retry.copy(), logger=self.logger
+        )
+
     def get_many_async(self, paths: Sequence[str]) -> PendingResult:
         """Read nodes."""
         result: PendingResult = self.handler.async_result()
@@ -233,22 +260,28 @@ class SessionStates(Protocol):
 
 
 class ZooKeeperClient:
-    """A client with one session, which kazoo resumes after a connection loss. An expired session is never replaced."""
+    """A client with one session, which kazoo resumes after a connection loss. An expired session is never replaced.
+
+    refusal: the reason why ZooKeeper and the client do not authenticate each other, which ends the session; else empty
+    """
 
     def __init__(self, settings: ZooKeeperSettings, reactor: ThreadedReactor, states: SessionStates) -> None:
         self._reactor = reactor
         self._states = states
-        self._handler = ReactorHandler(reactor, settings.session_timeout_ms / 1000 / settings.host_count)
-        self.kazoo = cast(
-            Kazoo,
-            MultiReadingClient(
-                hosts=settings.hosts,
-                timeout=settings.session_timeout_ms / 1000,
-                handler=self._handler,
-                connection_retry={"max_tries": -1, "delay": _RETRY_DELAY_S, "max_delay": _RETRY_MAX_DELAY_S},
-                logger=_kazoo_logger,
-            ),
+        self.refusal = ""
+        connect_timeout_s = settings.session_timeout_ms / 1000 / settings.host_count
+        self._handler = ReactorHandler(reactor, connect_timeout_s, settings.tls_context)
+        client = MultiReadingClient(
+            hosts=settings.hosts,
+            timeout=settings.session_timeout_ms / 1000,
+            handler=self._handler,
+            connection_retry={"max_tries": -1, "delay": _RETRY_DELAY_S, "max_delay": _RETRY_MAX_DELAY_S},
+            logger=_kazoo_logger,
         )
+        self._has_sasl = settings.credentials is not None
+        if settings.credentials is not None:
+            client.authenticate(settings.credentials, self._on_connection, self._on_refusal)
+        self.kazoo = cast(Kazoo, client)
 
     @property
     def last_error(self) -> str:
@@ -263,15 +296,25 @@ class ZooKeeperClient:
     def _on_state(self, state: str) -> None:
         """Pass a state to the reactor thread; kazoo calls this in its connection thread."""
         if state == KazooState.CONNECTED:
-            identity = self.kazoo.client_id
-            assert identity is not None
-            self._reactor.callFromThread(self._states.on_connected, self, identity[0])
+            # With SASL the connection is not authenticated yet.
+            if not self._has_sasl:
+                self._on_connection()
         elif state == KazooState.SUSPENDED:
             self._reactor.callFromThread(self._states.on_disconnected, self)
         else:
             # In this thread, before kazoo connects again: no request of the old session may reach a new one.
             self._handler.refuse_connections()
             self._reactor.callFromThread(self._states.on_lost, self)
+
+    def _on_connection(self) -> None:
+        """Pass the session to the reactor thread; called in kazoo's connection thread."""
+        identity = self.kazoo.client_id
+        assert identity is not None
+        self._reactor.callFromThread(self._states.on_connected, self, identity[0])
+
+    def _on_refusal(self, why: str) -> None:
+        # Before the state that follows.
+        self._reactor.callFromThread(setattr, self, "refusal", why)
 
     def stop(self, done: Callable[[], None]) -> None:
         """End the session and the connection in another thread, then call `done` in the reactor thread."""

@@ -5,7 +5,6 @@ from typing import Final, Protocol, cast
 
 from kazoo import exceptions
 from kazoo.protocol import serialization
-from kazoo.security import OPEN_ACL_UNSAFE
 
 from odradek.replication.metadata.store import (
     BadVersionError,
@@ -27,6 +26,7 @@ from odradek.replication.metadata.store import (
     TransactionTooLargeError,
     operation_bytes,
 )
+from odradek.server.stores.zookeeper.acls import find_acls
 from odradek.server.stores.zookeeper.client import Kazoo, KazooWatcher, PendingResult, Send
 
 MAX_REQUEST_BYTES: Final = 1_000_000
@@ -87,10 +87,13 @@ def get_children(path: str, watcher: KazooWatcher | None) -> Send:
     return lambda kazoo: kazoo.get_children_async(path, watcher, True)
 
 
-def transaction(operations: Sequence[Operation]) -> Send:
-    """Return a request to execute all operations, whose paths have the chroot. Raises TransactionTooLargeError."""
+def transaction(operations: Sequence[Operation], chroot: str = "", *, has_acls: bool = False) -> Send:
+    """Return a request to execute all operations, whose paths have the chroot. Raises TransactionTooLargeError.
+
+    has_acls: see `ZooKeeperSettings`
+    """
     check_size(operations)
-    converted = [_convert(operation) for operation in operations]
+    converted = [_convert(operation, chroot, has_acls) for operation in operations]
 
     def send(kazoo: Kazoo) -> PendingResult:
         request = kazoo.transaction()
@@ -110,11 +113,12 @@ def check_size(operations: Sequence[Operation], room_bytes: int = 0) -> None:
         )
 
 
-def _convert(operation: Operation) -> object:
+def _convert(operation: Operation, chroot: str, has_acls: bool) -> object:
     """Return kazoo's request. Its class, because the methods of kazoo's transactions replace null data by empty."""
     if isinstance(operation, Create):
         flags = operation.ephemeral * EPHEMERAL | operation.sequential * SEQUENTIAL
-        return serialization.Create(operation.path, operation.data, OPEN_ACL_UNSAFE, flags)
+        acls = find_acls(operation.path.removeprefix(chroot), has_acls=has_acls)
+        return serialization.Create(operation.path, operation.data, acls, flags)
     if isinstance(operation, SetData):
         return serialization.SetData(operation.path, operation.data, operation.version)
     if isinstance(operation, Delete):
@@ -189,7 +193,8 @@ def translate_error(error: Exception, path: str) -> MetadataStoreError:
         return SessionExpiredError("the session has ended")
     if isinstance(error, exceptions.NoAuthError):
         return StoreUnavailableError(
-            f"ZooKeeper denies access to {path}. Odradek does not authenticate to ZooKeeper: give everyone all "
-            "permissions on the nodes of the cluster (setAcl -R <chroot> world:anyone:cdrwa)"
+            f"ZooKeeper denies access to {path}; authenticate as the user that created it (zookeeper.sasl.jaas.config, "
+            "zookeeper.ssl.keystore.location), or give everyone all permissions on the nodes of the cluster (setAcl -R "
+            "<chroot> world:anyone:cdrwa)"
         )
     return StoreUnavailableError(f"ZooKeeper failed to execute a request for {path}: {type(error).__name__} {error}")

@@ -182,7 +182,8 @@ class ZooKeeperStore(MetadataStore):
 
     def on_lost(self, client: ZooKeeperClient) -> None:
         """End the expired session. The client calls this."""
-        if self._end_opening(client, StoreUnavailableError("the new ZooKeeper session ended at once")):
+        why = client.refusal or "the new ZooKeeper session ended at once"
+        if self._end_opening(client, StoreUnavailableError(why)):
             return
         if client is not self._client or self._is_over:
             return
@@ -365,7 +366,9 @@ class ZooKeeperStore(MetadataStore):
             self._check_session()
             return []
         full = self._with_full_paths(operations)
-        call = await self._run(requests.transaction(full), is_read=False)
+        call = await self._run(
+            requests.transaction(full, self._chroot, has_acls=self._settings.has_acls), is_read=False
+        )
         if call.error is not None:
             raise requests.translate_error(call.error, operations[0].path)
         try:

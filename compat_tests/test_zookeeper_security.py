@@ -1,0 +1,155 @@
+"""Brokers of Apache Kafka and Odradek that authenticate with ZooKeeper, and the access to their nodes."""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.apache_kafka import tools
+from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
+from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, find_port
+from odradek.server.security.tls.certificates import Authority
+from odradek.server.stores.zookeeper.client import MultiReadingClient
+from odradek.server.stores.zookeeper.settings import Credentials
+from odradek.testing import OdradekBroker
+
+MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
+SERVER_JAAS = f'Server {{ {MODULE} required user_kafka="kafka-secret"; }};\n'
+CLIENT_JAAS = f'Client {{ {MODULE} required username="kafka" password="kafka-secret"; }};\n'
+
+
+class Secured:
+    """A ZooKeeper with SASL, and a TLS port, and the files of its clients."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        authority = Authority(datetime.now(UTC))
+        (directory / "ca.pem").write_bytes(authority.certificate)
+        (directory / "zookeeper.pem").write_bytes(b"".join(authority.issue("zookeeper", ["127.0.0.1"])))
+        (directory / "server.conf").write_text(SERVER_JAAS)
+        (directory / "client.conf").write_text(CLIENT_JAAS)
+        self.options = f"-Djava.security.auth.login.config={directory / 'client.conf'}"
+        self.tls_port = find_port()
+        settings = [
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            f"secureClientPort={self.tls_port}",
+            f"ssl.keyStore.location={directory / 'zookeeper.pem'}",
+            "ssl.enabledProtocols=TLSv1.2",
+            "ssl.clientAuth=none",
+            "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        ]
+        options = [f"-Djava.security.auth.login.config={directory / 'server.conf'}"]
+        self.zookeeper = ZooKeeperServer(directory / "data", settings=settings, jvm_options=options)
+
+    def properties(self, chroot: str) -> dict[str, str]:
+        """Return the properties of a broker of either kind."""
+        return {
+            "zookeeper.connect": f"127.0.0.1:{self.tls_port}{chroot}",
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.clientCnxnSocket": "org.apache.zookeeper.ClientCnxnSocketNetty",
+            "zookeeper.ssl.truststore.location": str(self.directory / "ca.pem"),
+            "zookeeper.ssl.truststore.type": "PEM",
+            "zookeeper.set.acl": "true",
+            "offsets.topic.num.partitions": "2",
+            "password.encoder.secret": "a secret",
+        }
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    secured = Secured(tmp_path_factory.mktemp("secured"))
+    try:
+        secured.zookeeper.start()
+        yield secured
+    finally:
+        secured.zookeeper.kill()
+
+
+def read_acls(secured: Secured, chroot: str) -> dict[str, list[tuple[str, str, tuple[str, ...]]]]:
+    """Return the access to each node by its path."""
+    client = MultiReadingClient(hosts=secured.zookeeper.connect)
+    client.authenticate(Credentials("kafka", "kafka-secret"), lambda: None, lambda why: None)
+    client.start()
+    try:
+        found: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {}
+        waiting = [""]
+        while waiting:
+            path = waiting.pop()
+            found[path] = sorted(
+                (acl.id.scheme, acl.id.id, tuple(acl.acl_list)) for acl in client.get_acls(chroot + path)[0]
+            )
+            waiting += [f"{path}/{name}" for name in client.get_children(chroot + path)]
+        return found
+    finally:
+        client.stop()
+        client.close()
+
+
+def change_something(servers: str) -> None:
+    tools.run(tools.TOPICS, "--bootstrap-server", servers, "--create", "--topic", "t")
+    tools.run(
+        tools.CONFIGS, "--bootstrap-server", servers, "--alter", "--topic", "t", "--add-config", "retention.ms=1000"
+    )
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_both_kinds_of_brokers_give_the_same_access(
+    secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_OPTS", secured.options)
+    with OdradekBroker({**secured.properties("/odradek"), "broker.id": "1"}) as odradek:
+        change_something(odradek.bootstrap_servers)
+        own = read_acls(secured, "/odradek")
+        assert "kafka-secret" not in odradek.log_text()
+    with monkeypatch.context() as java:
+        java.setenv("JDK_JAVA_OPTIONS", secured.options)
+        kafka = ZooKeeperModeBroker(1, "", tmp_path / "kafka", secured.properties("/kafka"))
+        try:
+            kafka.start()
+            java.delenv("JDK_JAVA_OPTIONS")
+            change_something(kafka.bootstrap_servers)
+            expected = read_acls(secured, "/kafka")
+        finally:
+            kafka.close()
+    common = own.keys() & expected.keys()
+    assert {path: own[path] for path in common} == {path: expected[path] for path in common}
+    paths = {"", "/consumers", "/config", "/config/users", "/config/brokers", "/config/topics/t", "/brokers/ids/1"}
+    assert paths <= common
+    assert own["/config/brokers"] == [("sasl", "kafka", ("ALL",))]
+    everyone = {path for path, acls in own.items() if ("world", "anyone", ("ALL",)) in acls}
+    assert everyone == {"/consumers"}
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_mixed_cluster(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kind of broker reads the nodes that the other has made."""
+    monkeypatch.setenv("KAFKA_OPTS", secured.options)
+    properties = secured.properties("/mixed")
+    with OdradekBroker({**properties, "broker.id": "1"}) as odradek, monkeypatch.context() as java:
+        change_something(odradek.bootstrap_servers)
+        java.setenv("JDK_JAVA_OPTIONS", secured.options)
+        kafka = ZooKeeperModeBroker(2, "", tmp_path / "kafka", properties)
+        try:
+            kafka.start()
+            java.delenv("JDK_JAVA_OPTIONS")
+            arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--create", "--topic", "of-kafka"]
+            tools.run(tools.TOPICS, *arguments, "--replication-factor", "2")
+            admin = AdminClient({"bootstrap.servers": odradek.bootstrap_servers, "log_level": 0})
+            end_s = time.monotonic() + 30
+            while {"t", "of-kafka"} - admin.list_topics(timeout=10).topics.keys():
+                assert time.monotonic() < end_s
+            partition = admin.list_topics("of-kafka", timeout=10).topics["of-kafka"].partitions[0]
+            assert sorted(partition.replicas) == [1, 2]
+        finally:
+            kafka.close()
+
+
+def test_a_wrong_password_prevents_the_start(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wrong.conf").write_text(CLIENT_JAAS.replace("kafka-secret", "wrong-secret"))
+    monkeypatch.setenv("KAFKA_OPTS", f"-Djava.security.auth.login.config={tmp_path / 'wrong.conf'}")
+    with pytest.raises(Exception, match="ZooKeeper refuses the user name or the password") as failure:
+        OdradekBroker({**secured.properties("/wrong"), "broker.id": "1"}).start()
+    assert "wrong-secret" not in str(failure.value)
