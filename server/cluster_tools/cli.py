@@ -54,6 +54,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "Exit code: 0 without such partitions, 1 with any, 3 if no broker answers.",
     )
     status.add_argument("--bootstrap-server", required=True, metavar="host:port,...", help="addresses of brokers")
+    status.add_argument(
+        "--command-config", metavar="FILE", help="client properties, such as security.protocol, as for Kafka's tools"
+    )
     status.add_argument("--json", action="store_true", help="write JSON, with all of these partitions")
 
 
@@ -61,10 +64,12 @@ def run_command(options: argparse.Namespace) -> int:
     """Run a command; return the exit code. Raises UsageError."""
     if options.cluster_command == "start":
         return _start(options)
-    return _show_status(options.bootstrap_server, options.json)
+    return _show_status(options.bootstrap_server, options.command_config, options.json)
 
 
-def _show_status(servers: str, as_json: bool) -> int:
+def _show_status(servers: str, command_config: str | None, as_json: bool) -> int:
+    from odradek.properties import PropertyError
+    from odradek.server.cluster_tools.command_config import ClientSecurity, read_command_config
     from odradek.server.cluster_tools.status import fetch_status
     from odradek.server.cluster_tools.wire_client import NoResponseError, parse_addresses
 
@@ -73,7 +78,13 @@ def _show_status(servers: str, as_json: bool) -> int:
     except ValueError as error:
         raise UsageError(f"--bootstrap-server {servers}: {error}") from None
     try:
-        status = fetch_status(addresses)
+        security = ClientSecurity() if command_config is None else read_command_config(command_config)
+    except OSError as error:
+        raise UsageError(f"--command-config {command_config}: {error.strerror}") from None
+    except (PropertyError, ValueError) as error:
+        raise UsageError(f"--command-config {command_config}: {error}") from None
+    try:
+        status = fetch_status(addresses, security)
     except NoResponseError as error:
         return _fail(str(error), EXIT_NO_RESPONSE)
     sys.stdout.write(status.as_json() if as_json else status.as_table())

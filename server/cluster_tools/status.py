@@ -13,6 +13,7 @@ from odradek.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from odradek.server.cluster_tools.command_config import ClientSecurity
 from odradek.server.cluster_tools.wire_client import Address, NoResponseError, WireClient
 
 MIN_ISR: Final = "min.insync.replicas"
@@ -156,12 +157,12 @@ class ClusterStatus(NamedTuple):
             yield f"and {len(unhealthy) - MOST_ROWS} more; --json lists all"
 
 
-def fetch_status(addresses: Sequence[Address]) -> ClusterStatus:
+def fetch_status(addresses: Sequence[Address], security: ClientSecurity | None = None) -> ClusterStatus:
     """Read the status from the first broker that answers. Raises NoResponseError, with one line for all brokers."""
     failures = []
     for address in addresses:
         try:
-            with WireClient(address) as client:
+            with WireClient(address, security=security or ClientSecurity()) as client:
                 return _fetch(client)
         except NoResponseError as error:
             failures.append(str(error))

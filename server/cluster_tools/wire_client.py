@@ -4,16 +4,21 @@ with WireClient(Address("127.0.0.1", 9092)) as client:
     response = client.send(MetadataRequest(topics=None), MetadataResponse)
 """
 
+import secrets
 import socket
+import ssl
 import struct
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from odradek.protocol import codec
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
+from odradek.server.cluster_tools.command_config import ClientSecurity
+from odradek.server.security.sasl.settings import ClientSettings
 
 TIMEOUT_S: Final = 5.0
 
@@ -62,18 +67,27 @@ def _is_host(text: str) -> bool:
     return bool(text)
 
 
+_PLAINTEXT: Final = ClientSecurity()
+
+
 class WireClient:
     """One connection. Each request is sent in the newest version that both sides have."""
 
-    def __init__(self, address: Address, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, address: Address, timeout_s: float = TIMEOUT_S, security: ClientSecurity = _PLAINTEXT
+    ) -> None:
         self._correlation_id = 0
         self._address = address
         try:
             self._socket = socket.create_connection(address, timeout_s)
-        except OSError as error:
+            if security.tls_context is not None:
+                self._socket = security.tls_context.wrap_socket(self._socket, server_hostname=address.host)
+        except (OSError, ValueError) as error:
             raise self._failure(error) from error
         try:
             served = self._exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
+            if security.sasl is not None:
+                self._authenticate(security.sasl)
         except BaseException:
             self.close()
             raise
@@ -100,6 +114,22 @@ class WireClient:
     ) -> None:
         self.close()
 
+    def _authenticate(self, settings: ClientSettings) -> None:
+        """Prove the identity of this client. Raises NoResponseError."""
+        from odradek.server.security.sasl.client import SaslClient
+        from odradek.server.security.sasl.mechanism import SaslError
+
+        async def ask(request: Message, response_type: type[Response], version: int) -> Response:
+            return self._exchange(request, version, response_type)
+
+        async def run_here(work: Callable[[], None]) -> None:
+            work()
+
+        try:
+            _run(SaslClient(settings, secrets.randbits, run_here).authenticate(ask))
+        except SaslError as error:
+            raise NoResponseError(f"{self._address} does not authenticate user {settings.user}: {error}") from error
+
     def _exchange(self, request: Message, version: int, response_type: type[Response]) -> Response:
         self._correlation_id += 1
         is_flexible = request.is_flexible(version)
@@ -109,7 +139,7 @@ class WireClient:
             self._socket.sendall(struct.pack(">i", len(content)) + content)
             (size,) = struct.unpack(">i", self._receive(4))
             if not 4 <= size <= _MAX_FRAME_BYTES:
-                raise DecodeError(f"a response of {size} bytes; is this a Kafka listener without TLS?")
+                raise DecodeError(f"a response of {size} bytes; is this a listener with TLS? (see --command-config)")
             frame = self._receive(size)
             (correlation_id,) = struct.unpack_from(">i", frame)
             if correlation_id != self._correlation_id:
@@ -130,4 +160,16 @@ class WireClient:
 
     def _failure(self, error: Exception) -> NoResponseError:
         why = (isinstance(error, OSError) and error.strerror) or str(error)
+        if isinstance(error, ssl.SSLError):
+            reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or ""
+            why = f"the TLS handshake failed: {reason.lower().replace('_', ' ')}"
         return NoResponseError(f"{self._address} does not answer: {why}")
+
+
+def _run(coroutine: Coroutine[Any, Any, object]) -> None:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise AssertionError("the coroutine waits")

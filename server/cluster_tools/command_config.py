@@ -1,0 +1,83 @@
+"""A client's security: the file of `--command-config`, with client properties as Kafka's tools take them.
+
+    security.protocol=SASL_SSL
+    ssl.truststore.type=PEM
+    ssl.truststore.location=ca.pem
+    sasl.mechanism=SCRAM-SHA-512
+    sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";
+
+Other properties in the file are ignored, as Kafka's tools ignore those of other clients.
+"""
+
+import ssl
+from typing import Final, NamedTuple
+
+from odradek.properties import PropertyError, password, string
+from odradek.server.config.listeners import SECURITY_PROTOCOLS
+from odradek.server.config.properties_file import read_properties
+from odradek.server.config.sasl import LOGIN_MODULES
+from odradek.server.config.security import SecurityProperties
+from odradek.server.security.sasl.jaas import JaasError, parse_jaas
+from odradek.server.security.sasl.settings import ClientSettings
+from odradek.server.security.tls.settings import TLS_PROTOCOLS, TlsSettings
+
+_SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+
+
+class ClientSecurity(NamedTuple):
+    """TLS and SASL of a client's connections; None for those that its security protocol lacks."""
+
+    tls_context: ssl.SSLContext | None = None
+    sasl: ClientSettings | None = None
+
+
+class _ClientProperties(SecurityProperties):
+    """The security properties of a client."""
+
+    security_protocol = string("security.protocol", "PLAINTEXT", choices=SECURITY_PROTOCOLS, doc="")
+    sasl_mechanism = string("sasl.mechanism", "GSSAPI", doc="")
+    sasl_jaas_config = password("sasl.jaas.config", doc="")
+
+
+def read_command_config(path: str) -> ClientSecurity:
+    """Return the security of a client with the properties in a file. Raises OSError, PropertyError."""
+    with open(path, "rb") as file:
+        values = read_properties(file.read())
+    known = _ClientProperties.declared()
+    properties = _ClientProperties({name: value for name, value in values.items() if name in known})
+    protocol = properties.security_protocol
+    return ClientSecurity(
+        _make_tls_context(properties) if protocol in TLS_PROTOCOLS else None,
+        _make_sasl_settings(properties) if protocol in _SASL_PROTOCOLS else None,
+    )
+
+
+def _make_tls_context(properties: _ClientProperties) -> ssl.SSLContext:
+    # Imported here because plaintext needs no keys.
+    from odradek.server.security.tls.contexts import make_client_context
+
+    values = {
+        prop.attribute.removeprefix("ssl_"): properties.value(name)
+        for name, prop in SecurityProperties.declared().items()
+    }
+    return make_client_context(TlsSettings(prefix="", own=frozenset(), **values))
+
+
+def _make_sasl_settings(properties: _ClientProperties) -> ClientSettings:
+    mechanism = properties.sasl_mechanism
+    if mechanism not in LOGIN_MODULES:
+        raise PropertyError("sasl.mechanism", mechanism, f"must be one of: {', '.join(LOGIN_MODULES)}")
+    prop = _ClientProperties.declared()["sasl.jaas.config"]
+    text = properties.sasl_jaas_config
+    if text is None:
+        raise prop.error(None, "must be set")
+    try:
+        module = parse_jaas(text)
+    except JaasError as error:
+        raise prop.error(text, str(error)) from None
+    if module.class_name != LOGIN_MODULES[mechanism]:
+        raise prop.error(text, f"the login module of {mechanism} must be {LOGIN_MODULES[mechanism]}")
+    try:
+        return ClientSettings(mechanism, module.options["username"], module.options["password"])
+    except KeyError as error:
+        raise prop.error(text, f"the login module requires {error.args[0]}") from None
