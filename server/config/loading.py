@@ -121,7 +121,18 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
         without_effect.pop(CLUSTER_ONLY, None)
     for reason, names in sorted(without_effect.items()):
         warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
-    return LoadedConfig(_validate(known), warnings)
+    config = _validate(known)
+    return LoadedConfig(config, [*warnings, *_find_ignored_client_auth(config)])
+
+
+def _find_ignored_client_auth(config: BrokerConfig) -> Iterator[str]:
+    """Iterate over warnings about listeners with SASL that do not have the property `ssl.client.auth` of the others."""
+    name = "ssl.client.auth"
+    for listener in config.endpoints:
+        has_own = (listener.name, name) in config.listener_properties
+        if listener.protocol == "SASL_SSL" and not has_own and config.value(name) != "none":
+            prefixed = f"listener.name.{listener.name.lower()}.{name}"
+            yield f"{name} has no effect on {listener.name}, because it has SASL_SSL; {prefixed} has"
 
 
 def _may_be_misspelt(name: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 from odradek.properties import PropertyError
 from odradek.server.config import parse_config
 from odradek.server.config.broker import BrokerConfig
+from odradek.server.config.loading import _find_ignored_client_auth
 from odradek.server.network.tls import TlsTransport, TlsWriter
 from odradek.server.security.principal import ANONYMOUS
 from odradek.server.security.tls.certificates import write_test_certificates
@@ -138,8 +139,11 @@ def test_certificates_of_clients_on_listeners_with_sasl(directory: Path) -> None
     config = BrokerConfig(listeners)
     assert config.tls_settings("SSL").client_auth == "required"
     assert config.tls_settings("SASL_SSL").client_auth == "none"
+    [warning] = _find_ignored_client_auth(config)
+    assert warning.startswith("ssl.client.auth has no effect on SASL_SSL, because")
     own = BrokerConfig({**listeners, "listener.name.sasl_ssl.ssl.client.auth": "requested"})
     assert own.tls_settings("SASL_SSL").client_auth == "requested"
+    assert list(_find_ignored_client_auth(own)) == []
 
 
 def test_each_listener_has_its_rules(directory: Path) -> None:

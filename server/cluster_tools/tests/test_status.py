@@ -73,7 +73,7 @@ def test_addresses():
     ("response", "why"),
     [
         (b"", "the broker closed the connection"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; is this a listener with TLS? (see --command-config)"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; is this a listener with TLS? (see --comm"),
         (b"\0\0\0\4\0\0\0\7", "correlation id 7 instead of 1"),
         (b"\0\0\0\5\0\0\0\1\0", "ApiVersionsResponse v0: "),
     ],
