@@ -1,7 +1,6 @@
 """Properties of Kafka's server.properties that are accepted without effect."""
 
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
-from odradek.server.config.reasons import JAVA_CLASS, NO_CLIENT_METRICS, NO_JMX, NO_KRAFT, ONE_PROTOCOL
 from odradek.server.config.reasons import (
     JAVA_CLASS,
     NO_CLIENT_METRICS,

@@ -19,8 +19,8 @@ from odradek.server.config.listeners import (
     resolve_advertised,
 )
 from odradek.server.config.network import NetworkProperties
-from odradek.server.config.sasl import LOGIN_MODULES, MECHANISM_PROPERTIES, SaslProperties
 from odradek.server.config.passwords import PasswordProperties
+from odradek.server.config.sasl import LOGIN_MODULES, MECHANISM_PROPERTIES, SaslProperties
 from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
