@@ -191,8 +191,6 @@ class AcceptedProperties(PropertySet):
         check=lambda name: name == PRINCIPAL_BUILDER,
         note=f"{PRINCIPAL_BUILDER}, because Java classes cannot be loaded; set ssl.principal.mapping.rules instead",
         update_mode=UpdateMode.PER_BROKER,
-        no_effect=JAVA_CLASS,
-        doc="Java class that derives the principal of a connection.",
         doc="Java class that derives the principal of a connection; only Kafka's own is accepted.",
     )
     process_roles = string_list(

@@ -341,25 +341,6 @@ class BrokerConfig(
     def mechanism_prefix(listener_name: str, mechanism: str) -> str:
         """Return the prefix of the properties of a listener's mechanism."""
         return f"{LISTENER_PREFIX}{listener_name.lower()}.{mechanism.lower()}."
-        if "ssl.client.auth" not in own and self._is_sasl_listener(listener_name):
-            # KIP-684: there the certificate of a client is not its identity.
-            values["client_auth"] = "none"
-        return TlsSettings(prefix=f"{LISTENER_PREFIX}{listener_name.lower()}.", own=own, **values)
-
-    @property
-    def password_encoder_settings(self) -> EncoderSettings:
-        """The encryption of dynamically configured passwords."""
-        return EncoderSettings(
-            self.password_encoder_secret,
-            self.password_encoder_old_secret,
-            self.password_encoder_keyfactory_algorithm or DEFAULT_KEY_FACTORY,
-            self.password_encoder_cipher_algorithm,
-            self.password_encoder_key_length,
-            self.password_encoder_iterations,
-        )
-
-    def _is_sasl_listener(self, name: str) -> bool:
-        return any(one.name == name and one.protocol == "SASL_SSL" for one in self.endpoints)
 
     def limit_by_brokers(self, name: str, live_brokers: int) -> int:
         """Return a count for an internal topic: the configured one, or the default limited by the number of brokers.
