@@ -189,7 +189,6 @@ class ClusterMembership:
         from odradek.server.security.tls.reloaded_context import ReloadedContext
 
         settings = config.tls_settings(config.inter_broker_name)
-        return connect_with_tls(connect, ReloadedContext(settings, make_client_context, self._environment.monotonic))
         self._tls_context = ReloadedContext(settings, make_client_context, self._environment.monotonic)
         return connect_with_tls(connect, self._tls_context)
 

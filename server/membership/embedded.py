@@ -188,15 +188,16 @@ class EmbeddedMembership:
             await self._adoption.finish()
         await controller.finish_deletions()
         await controller.take_offline(services.replicas.offline)
-        await self.entity_configs.start()
         # From now on metadata changes are applied in slices, between the requests of clients.
         services.replicas.run_steps = self._pacing.run_to_stop
         services.replicas.make_waiter = self._pacing.waiter
         controller.run_on(self._pacing)
         self._store.pace(self._pacing)
-        await self._load_acls()
+        await self._load_clients()
 
-    async def _load_acls(self) -> None:
+    async def _load_clients(self) -> None:
+        """Load the configurations of users and clients, and the ACLs."""
+        await self.entity_configs.start()
         if self.acls is not None:
             await self.acls.load()
 
@@ -257,13 +258,13 @@ class EmbeddedMembership:
         """Begin a new session. The session of an embedded store expires only in tests."""
         await self._controller.rejoin()
         await self._features.load(self._store)
-        await self._load_acls()
+        await self._load_clients()
 
     async def reload(self) -> None:
-        """Load the image and the ACLs again."""
+        """Load everything again."""
         await self._controller.reload()
         await self._features.load(self._store)
-        await self._load_acls()
+        await self._load_clients()
 
     def update_config(self, config: BrokerConfig) -> None:
         """Do nothing: there is no connection to another broker."""
