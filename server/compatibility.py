@@ -14,7 +14,7 @@ CLIENTS: Final = (
     (
         "Apache Kafka's tools and Java clients",
         "4.3.0",
-        "console, topics, configs, groups, offsets, log dirs, perf, verifiable, transactions, features, "
+        "console, topics, configs, ACLs, groups, offsets, log dirs, perf, verifiable, transactions, features, "
         "leader election, reassignment, metadata quorum",
     ),
     ("kcat", "1.7", "produce, consume, metadata"),

@@ -83,6 +83,7 @@ class EmbeddedMembership:
         self._opened: OpenedStore | None = None
         self._entity_configs: EntityConfigs | None = None
         self.acls: AclChanges | None = None
+        self._acl_events = EventLoop(pacing)
         self._features = Features()
 
     @property
@@ -120,7 +121,7 @@ class EmbeddedMembership:
         self._opened = OpenedStore(store, controller, cluster_id)
         # Without another broker there are no notices, so that nothing is posted.
         self._entity_configs = EntityConfigs(store, lambda description, work: None)
-        self.acls = make_acls(config, store, EventLoop(self._pacing), environment.now_ms)
+        self.acls = make_acls(config, store, self._acl_events, environment.now_ms)
         return self._opened
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
@@ -273,7 +274,8 @@ class EmbeddedMembership:
         """Do nothing: there is no other broker."""
 
     def stop(self) -> None:
-        """Stop the controller."""
+        """Stop the controller and the changes of ACLs."""
+        self._acl_events.stop()
         if self._opened is not None:
             self._opened.controller.stop()
 
