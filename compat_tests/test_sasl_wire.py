@@ -32,7 +32,7 @@ from odradek.protocol.schema import Message
 from odradek.server.security.sasl.client import ScramClientExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, ScramMechanism
 
-pytestmark = pytest.mark.side_by_side
+pytestmark = [pytest.mark.side_by_side, pytest.mark.process]
 
 R = TypeVar("R", bound=Message)
 
@@ -313,6 +313,7 @@ def test_a_proof_of_another_length(client):
     "token",
     [b"", b"n,,", b"n,,n=carol", b"n,,n=,r=x", b"n,,n=ca=rol,r=x", b"y,,n=carol,r=x", b"p=tls-unique,,n=carol,r=x",
      b"n,,r=x,n=carol", b"n,,n=c\xc3\xa4rol,r=x", b"carol", b"\xff", b"n,,n=carol,r=x" * 1000],
+    ids=lambda token: ascii(token[:20]),
 )  # fmt: skip
 def test_malformed_client_first_of_scram(client, token):
     assert client.handshake("SCRAM-SHA-256")[0] == 0
@@ -333,7 +334,7 @@ def test_a_wrong_password_with_scram(client):
 
 
 @pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("mechanism", ["GSSAPI", "", "plain", "X" * 1000])
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "", "plain", "X" * 1000], ids=lambda name: name[:10])
 def test_an_unknown_mechanism(client, mechanism, version):
     begin_s = time.monotonic()
     assert client.handshake(mechanism, version) == (33, MECHANISMS)

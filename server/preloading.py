@@ -33,6 +33,7 @@ MODULES: Final = (
     "odradek.server.image_cache",
     "odradek.server.coordinators.marker_sender",
     "odradek.server.network.produce_fast_path",
+    "odradek.server.security.sasl.scram_users",
     "odradek.server.coordinators.transactions",
     "odradek.server.coordinators.transaction_verification",
 )

@@ -21,6 +21,8 @@ AT_START = {
     "server/membership/cluster.py",
     "server/membership/embedded.py",
     "server/cluster_tools/cli.py",
+    "server/security/sasl/mechanisms.py",
+    "server/user_cli.py",
 }
 """Modules whose functions import at the start only."""
 
