@@ -7,7 +7,8 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,11 @@ from confluent_kafka.admin._scram import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 
+from compat_tests import processes
 from compat_tests.apache_kafka import tools
+from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from compat_tests.clients.common import wait_until
+from compat_tests.cluster.mixed import PROPERTIES
 from compat_tests.test_tls import Certificates, first_error, round_trip
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import OdradekBroker
@@ -342,3 +346,61 @@ def test_brokers_authenticate_each_other(
             cluster.start_broker(leader)
             assert "the session has expired" not in cluster.log_text()
             assert "secret" not in cluster.log_text()
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_mixed_cluster_shares_users(tmp_path: Path) -> None:
+    """Brokers of both kinds authenticate each other, and users set at either kind are known to the other."""
+    protocol, mechanism = "SASL_PLAINTEXT", "SCRAM-SHA-256"
+    jaas = f'{SCRAM_MODULE} required username="broker" password="broker-secret";'
+    properties = {
+        **PROPERTIES,
+        "security.inter.broker.protocol": protocol,
+        "sasl.enabled.mechanisms": mechanism,
+        "sasl.mechanism.inter.broker.protocol": mechanism,
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": jaas,
+    }
+    with ZooKeeperEnsemble() as zookeeper, ExitStack() as stack:
+        add_cluster_users(zookeeper, tmp_path)
+        ports = {number: processes.lasting_port() for number in (1, 2, 3)}
+        listeners = {number: {"listeners": f"{protocol}://127.0.0.1:{port}"} for number, port in ports.items()}
+        java = ZooKeeperModeBroker(3, zookeeper.connect, tmp_path / "3", {**properties, **listeners[3]})
+        stack.callback(java.kill)
+        java.start()
+        own = {"zookeeper.connect": zookeeper.connect}
+        for number in (1, 2):
+            stack.enter_context(OdradekBroker({**properties, **listeners[number], **own, "broker.id": str(number)}))
+
+        def configuration(user: str, numbers: Iterable[int] = (1, 2, 3)) -> dict[str, Any]:
+            servers = ",".join(f"127.0.0.1:{ports[number]}" for number in numbers)
+            return {
+                "bootstrap.servers": servers,
+                "security.protocol": protocol.lower(),
+                "sasl.mechanism": mechanism,
+                "sasl.username": user,
+                "sasl.password": f"{user}-secret",
+                "log_level": 0,
+            }
+
+        def can_log_in(user: str, number: int) -> bool:
+            try:
+                AdminClient(configuration(user, [number])).list_topics(timeout=3)
+            except KafkaException:
+                return False
+            return True
+
+        def add(user: str) -> None:
+            info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
+            upsertion = UserScramCredentialUpsertion(user, info, f"{user}-secret".encode())
+            admin = AdminClient(configuration(USER))
+            assert admin.alter_user_scram_credentials([upsertion])[user].result(30) is None
+
+        values = [b"%d" % number for number in range(500)]
+        assert round_trip(configuration(USER), "t", values, acks="all") == values
+        add("of-kafka")
+        wait_until(lambda: all(can_log_in("of-kafka", number) for number in ports), what="the user")
+        java.stop()
+        java.start()
+        add("of-odradek")
+        wait_until(lambda: all(can_log_in("of-odradek", number) for number in ports), what="the user")
+        assert round_trip(configuration("of-odradek"), "u", values, acks="all") == values

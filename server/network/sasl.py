@@ -20,7 +20,7 @@ from twisted.internet.task import deferLater
 
 from odradek.protocol.codec import MALFORMED
 from odradek.protocol.encoder_source import SMALL_MESSAGE_BYTES
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, shorten
 from odradek.protocol.framing import API_KEY_POSITION, SIZE_BYTES
 from odradek.protocol.headers import API_VERSIONS_KEY, PREFIX_BYTES, api_code, read_client_id, read_request_prefix
 from odradek.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -173,10 +173,11 @@ class SaslPipeline:
         response = SaslHandshakeResponse(mechanisms=list(self._listener.mechanisms))
         enabled = self._listener.mechanisms.get(mechanism)
         if enabled is None and self._earlier is not None:
-            raise CloseConnection(f"re-authentication with mechanism {mechanism}, which is not enabled")
+            raise CloseConnection(f"re-authentication with mechanism {shorten(mechanism)}, which is not enabled")
         if enabled is None:
             response.error_code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-            return self._fail(self._encode(api, correlation_id, response), f"mechanism {mechanism} is not enabled")
+            why = f"mechanism {shorten(mechanism)} is not enabled"
+            return self._fail(self._encode(api, correlation_id, response), why)
         if self._earlier is not None and self._earlier.mechanism != mechanism:
             self._change_state(SaslEvent.OTHER_MECHANISM)
         else:
@@ -321,7 +322,6 @@ class SessionPipeline:
         self._context = context
         self._session = session
         self._expires_s = expires_s
-        self.append_next = requests.append_next
         self.respond = requests.respond
         self.finish = requests.finish
         self.encode = requests.encode
@@ -339,6 +339,12 @@ class SessionPipeline:
         if now_s > self._expires_s:
             raise CloseConnection("the session has expired, and the client has not authenticated itself again")
         return self._requests.begin(frame)
+
+    def append_next(self, frame: bytes | memoryview) -> bytearray | AppendedProduce | None:
+        """Append the batch of the next request. After the end of the session `begin` refuses it."""
+        if self._listener.clock.seconds() > self._expires_s:
+            return None
+        return self._requests.append_next(frame)
 
 
 def _make_principal(authenticated: Authenticated) -> Principal:

@@ -331,6 +331,7 @@ class Edge:
     costs_s: the time that the handler takes, for each request, repeated
     is_ever_writable: whether write events occur
     max_idle_ms, max_wait_ms: of the registry, and of each request
+    authenticate: of the connection
     now_s: the clock
     attempts: the requests that the produce fast path got
     waiting: the requests that have begun and have no response
@@ -365,7 +366,7 @@ class Edge:
         handlers.edge, handlers.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")
         protocol: Any = KafkaTransport(
-            lambda transport: Connection(transport, dispatch, context),
+            lambda transport: Connection(transport, dispatch, context, more.get("authenticate")),
             1 << 20,
             self.registry,
             plaintext_writers(send_file),

@@ -76,6 +76,18 @@ def test_requests_and_responses_count_as_activity():
     assert edge.socket.is_closed
 
 
+@pytest.mark.parametrize("is_authenticating", [True, False])
+def test_bytes_before_the_authentication_are_no_activity(is_authenticating):
+    """Otherwise a client could hold a connection for ever, with a byte now and then."""
+    authenticate = (lambda requests, context: requests) if is_authenticating else None
+    edge = started(kinds=[Kind.PARKED], max_idle_ms=IDLE_S * 1000, authenticate=authenticate)
+    let_pass(edge, IDLE_S - LOOK_S)
+    edge.release()
+    edge.run()
+    let_pass(edge, 3 * LOOK_S)
+    assert edge.socket.is_closed == is_authenticating
+
+
 def test_a_request_in_progress_does_not_keep_an_idle_connection_open(caplog):
     edge = started(kinds=[Kind.PARKED], max_idle_ms=IDLE_S * 1000)
     let_pass(edge, IDLE_S + 2 * LOOK_S)

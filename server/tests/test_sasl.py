@@ -323,6 +323,18 @@ def test_a_session_is_renewed_at_most_once_a_second(session: Peer) -> None:
     assert session.log_in().error_code == 0
 
 
+def test_no_batch_is_appended_after_the_end_of_a_session(session: Peer) -> None:
+    """A client with a request that waits for replicas could use the session for ever."""
+    appended: list[bytes] = []
+    pipeline: Any = session.connection._pipeline
+    pipeline._requests = SimpleNamespace(append_next=appended.append)
+    session.clock.advance(10)
+    pipeline.append_next(b"first")
+    session.clock.advance(0.001)
+    assert pipeline.append_next(b"second") is None
+    assert appended == [b"first"]
+
+
 def test_frames_are_small_while_a_session_is_renewed(session: Peer) -> None:
     assert session.transport.max_frame_bytes == MAX_REQUEST_BYTES
     session.handshake()
