@@ -4,7 +4,7 @@ from typing import Final
 
 from odradek.protocol.codec_source import MAX_TAGGED_FIELDS
 from odradek.protocol.messages import request_class
-from odradek.server.apis import APIS, advertised_first_version
+from odradek.server.apis import APIS, Api, advertised_first_version
 from odradek.server.network.large_messages import MAX_RESPONSE_BYTES
 
 CLIENTS: Final = (
@@ -32,11 +32,15 @@ reports itself as Apache Kafka 4.3. Every listed version is implemented complete
 
 ## APIs
 
-| key | API | versions | flexible from | max elements |
-|---|---|---|---|---|
+| key | API | versions | flexible from | max elements | operations |
+|---|---|---|---|---|---|
 """
 
 _LIMITS_NOTE: Final = f"""
+The last column lists the operations that a client needs on a broker with an authorizer, in the order of evaluation. A
+request needs those on the resources that it names; where Kafka accepts one of several operations, as for the creation
+of topics and for idempotent producers, one is enough.
+
 Brokers of a cluster serve the APIs marked with "cluster" for each other; a single broker serves and advertises none of
 them. A broker of a cluster serves and advertises none of those marked with "single broker".
 
@@ -58,6 +62,14 @@ response in version 0.
 """
 
 
+def _list_operations(api: Api) -> str:
+    """Return the operations that a client needs, in the order of evaluation."""
+    operations = [
+        f"{need.operation.name} {need.resource_type.name.replace('_', ' ').lower()}" for need in api.needs or ()
+    ]
+    return ", ".join(operations) or "none"
+
+
 def format_markdown() -> str:
     """Return the page."""
     lines = [_HEAD]
@@ -76,7 +88,8 @@ def format_markdown() -> str:
             name += " (cluster)"
         if api.outside_cluster_only:
             name += " (single broker)"
-        lines.append(f"| {api.key} | {name} | {versions} | {flexible} | {api.max_elements:,} |\n")
+        cells = (str(api.key), name, versions, flexible, f"{api.max_elements:,}", _list_operations(api))
+        lines.append(f"| {' | '.join(cells)} |\n")
     lines += [_LIMITS_NOTE, _PRODUCE_NOTE]
     lines += [f"| {name} | {version} | {what} |\n" for name, version, what in CLIENTS]
     return "".join(lines)

@@ -56,8 +56,8 @@ SIGN: Final = {
 }  # fmt: skip
 """Numbers of which only the sign is compared, because a negative one means that there is none."""
 
-_SECURITY: Final = {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"}
-_JAAS: Final = (
+SECURITY: Final = {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"}
+JAAS: Final = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required username=admin password=x user_admin=x;"
 )
 
@@ -68,7 +68,7 @@ class SecuredKafkaBroker(ApacheKafkaBroker):
     def __init__(self) -> None:
         super().__init__(
             {
-                **_SECURITY,
+                **SECURITY,
                 "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
                 "listener.security.protocol.map": (
                     "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,INTERNAL:SASL_PLAINTEXT"
@@ -77,8 +77,8 @@ class SecuredKafkaBroker(ApacheKafkaBroker):
                 "sasl.mechanism.controller.protocol": "PLAIN",
                 "sasl.mechanism.inter.broker.protocol": "PLAIN",
                 "sasl.enabled.mechanisms": "PLAIN",
-                "listener.name.controller.plain.sasl.jaas.config": _JAAS,
-                "listener.name.internal.plain.sasl.jaas.config": _JAAS,
+                "listener.name.controller.plain.sasl.jaas.config": JAAS,
+                "listener.name.internal.plain.sasl.jaas.config": JAAS,
                 "group.initial.rebalance.delay.ms": "0",
             }
         )
@@ -94,7 +94,7 @@ def make_odradek() -> OdradekBroker:
     """Return a broker with an authorizer."""
     return OdradekBroker(
         {
-            **_SECURITY,
+            **SECURITY,
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "node.id": "1",
             "offsets.topic.num.partitions": "5",

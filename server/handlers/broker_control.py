@@ -6,9 +6,19 @@ A Kafka 3.9 controller in ZooKeeper mode sends the last of these versions withou
 from typing import TYPE_CHECKING, Protocol
 
 from odradek.protocol.errors import KafkaError
-from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from odradek.protocol.messages.leader_and_isr import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrResponseLeaderAndIsrPartitionError,
+    LeaderAndIsrResponseLeaderAndIsrTopicError,
+)
+from odradek.protocol.messages.stop_replica import (
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaResponseStopReplicaPartitionError,
+)
 from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from odradek.protocol.schema import rows
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
@@ -33,8 +43,22 @@ def leader_and_isr(
 
 
 def leader_and_isr_error(request: LeaderAndIsrRequest, version: int, error: KafkaError) -> LeaderAndIsrResponse:
-    """Return `error` for the whole request."""
-    return LeaderAndIsrResponse(error_code=error.code)
+    """Return `error` for the whole request and for every partition."""
+    return LeaderAndIsrResponse(
+        error_code=error.code,
+        topics=rows(
+            lambda topic: LeaderAndIsrResponseLeaderAndIsrTopicError(
+                topic_id=topic.topic_id,
+                partition_errors=rows(
+                    lambda state: LeaderAndIsrResponseLeaderAndIsrPartitionError(
+                        partition_index=state.partition_index, error_code=error.code
+                    ),
+                    topic.partition_states,
+                ),
+            ),
+            request.topic_states,
+        ),
+    )
 
 
 def update_metadata(
@@ -57,5 +81,14 @@ def stop_replica(
 
 
 def stop_replica_error(request: StopReplicaRequest, version: int, error: KafkaError) -> StopReplicaResponse:
-    """Return `error` for the whole request."""
-    return StopReplicaResponse(error_code=error.code)
+    """Return `error` for the whole request and for every partition."""
+    partitions = [(topic.topic_name, state) for topic in request.topic_states for state in topic.partition_states]
+    return StopReplicaResponse(
+        error_code=error.code,
+        partition_errors=rows(
+            lambda named: StopReplicaResponseStopReplicaPartitionError(
+                topic_name=named[0], partition_index=named[1].partition_index, error_code=error.code
+            ),
+            partitions,
+        ),
+    )
