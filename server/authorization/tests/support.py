@@ -2,6 +2,7 @@
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -96,7 +97,7 @@ class Guarded:
         answer = self._handle(self.services, self.context, request)
         if not isinstance(answer, Deferred):
             return answer
-        outcome = []
+        outcome: list[Any] = []
         answer.addBoth(outcome.append)
         while not outcome:
             self.clock.advance(0)

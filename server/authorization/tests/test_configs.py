@@ -1,6 +1,7 @@
 """Rights in AlterConfigs and IncrementalAlterConfigs."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ class World:
         services = SimpleNamespace(config_admin=self.cluster.config_admin)
         context = RequestContext("host", "PLAINTEXT")
         handle = AuthorizationStage(self.rights)(APIS[key], 1, handler)
-        answers = []
+        answers: list[Any] = []
         handle(services, context, make(resources)).addBoth(answers.append)
         return [row.error_code for row in answers[0].responses]
 

@@ -7,6 +7,7 @@ from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic
 from odradek.server.handlers import fetch as fetch_module
+from odradek.server.request import RequestContext
 from odradek.server.tests import test_fetch as fetching
 from odradek.server.tests.test_fetch import LATEST, UNKNOWN_ID, World, errors, sizes
 
@@ -25,8 +26,8 @@ def world(monkeypatch, rights):
     handle = AuthorizationStage(rights)(APIS[FETCH_KEY], LATEST, fetch_module.fetch)
     monkeypatch.setattr(fetching, "fetch", handle)
     world = World()
-    world.ids = [world.create(name) for name in ("open", "hidden")]
     for name in ("open", "hidden"):
+        world.create(name)
         world.append(name)
     return world
 
@@ -46,7 +47,7 @@ def test_refused_partitions_have_errors_whether_they_exist_or_not(world, rights)
 
 def test_topics_by_id(world, rights):
     rights.grant(topic("READ"))
-    shown, hidden = world.ids
+    shown, hidden = [world.cluster.image.topics[name].topic_id for name in ("open", "hidden")]
     response = world.fetch((shown, 0, 0), (hidden, 0, 0), (UNKNOWN_ID, 0, 0), version=LATEST)
     assert {one.topic_id: one.partitions[0].error_code for one in response.responses} == {
         shown: E.NONE,
@@ -90,8 +91,7 @@ def test_the_decisions_of_a_session_are_those_of_its_client(world, rights, monke
     rights.grant(topic("READ"))
     opened = world.fetch(("open", 0, 0), session_epoch=0, max_wait_ms=0)
     rights.asked.clear()
-    original = fetching.RequestContext
-    monkeypatch.setattr(fetching, "RequestContext", lambda host, listener: original("another host", listener))
+    monkeypatch.setattr(fetching, "RequestContext", lambda host, listener: RequestContext("another host", listener))
     world.fetch(session_id=opened.session_id, session_epoch=1, max_wait_ms=0)
     assert rights.asked == [topic("READ")]
 

@@ -1,6 +1,7 @@
 """Rights in Metadata, DescribeCluster and DescribeTopicPartitions."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -68,7 +69,7 @@ class World:
         context.api_version = version
         answer = AuthorizationStage(self.rights)(api, version, handler)(self.services, context, request)
         if isinstance(answer, Deferred):
-            outcome = []
+            outcome: list[Any] = []
             answer.addBoth(outcome.append)
             (answer,) = outcome
         return codec.decode(MetadataResponse, version, answer.body) if isinstance(answer, EncodedBody) else answer

@@ -1,6 +1,7 @@
 """Topics in requests about committed offsets, which the handlers refuse or omit."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -91,7 +92,7 @@ class World:
         context.api_version = version
         answer = AuthorizationStage(self.rights)(APIS[key], version, handler)(self.services, context, request)
         if isinstance(answer, Deferred):
-            answers = []
+            answers: list[Any] = []
             answer.addBoth(answers.append)
             (answer,) = answers
         return answer
@@ -146,7 +147,7 @@ def test_the_right_to_many_topics_is_decided_once_and_in_slices(world):
     context.api_version = 9
     answer = AuthorizationStage(world.rights)(APIS[8], 9, offset_commit)(world.services, context, commit(*names))
     assert isinstance(answer, Deferred)
-    answers = []
+    answers: list[Any] = []
     answer.addBoth(answers.append)
     assert set(codes(answers[0]).values()) == {REFUSED}
     assert len(world.rights.asked) == 1 + len(names)

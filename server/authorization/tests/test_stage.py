@@ -1,5 +1,7 @@
 """The stage: which APIs it wraps, and APIs that need operations on the cluster."""
 
+from typing import Any
+
 import pytest
 
 from odradek.protocol.access_control import Operation, ResourceType
@@ -37,7 +39,7 @@ def test_an_api_with_operations_on_other_resources_has_a_guard_of_its_own():
 
 
 def test_an_api_that_every_client_may_use_is_not_wrapped():
-    handler = object()
+    handler: Any = object()
     api_versions = APIS[18]
     assert AuthorizationStage(ListedRights())(api_versions, 0, handler) is handler
 

@@ -2,6 +2,7 @@
 
 import random
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
@@ -64,7 +65,7 @@ class World:
                 for name in names
             ]
         request = ProduceRequest(acks=1, timeout_ms=1, topic_data=topics, transactional_id=transactional_id)
-        answer = self.pipeline.begin(request_frame(request, version))
+        answer: Any = self.pipeline.begin(request_frame(request, version))
         response = codec.decode(ProduceResponse, version, bytes(answer), 9)
         codes = [row.error_code for one in response.responses for row in one.partition_responses]
         return codes, len(self.rights.asked)
