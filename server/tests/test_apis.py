@@ -10,6 +10,7 @@ from odradek.protocol import codec
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages import request_class, response_class
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from odradek.protocol.messages.describe_acls import DescribeAclsRequest
 from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.tests.values import version_in_failure
 from odradek.server import compatibility
@@ -53,6 +54,9 @@ def check_answer(broker, api, version):
         request.acks = 1
     if isinstance(request, ApiVersionsRequest):
         request.client_software_name, request.client_software_version = "test", "1"
+    if isinstance(request, DescribeAclsRequest):
+        # Code 0 closes the connection.
+        request.resource_type_filter = request.operation = request.permission_type = 1
     with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
         answer = ask(connection, api.key, version, codec.encode(request, version))
     response = codec.decode(response_class(api.key), version, answer)
