@@ -40,6 +40,10 @@ AT_ONCE = 32
 FRAMES_OF_AN_API = 24
 """At least, so that mutants of an API with one version are drawn, and some are answered."""
 
+MAY_CLOSE = ("Produce", "DescribeAcls", "CreateAcls", "DeleteAcls")
+"""APIs that may close the connection for a valid frame: Produce with acks=0 has no response for a failure, and a code 0
+in a request about ACLs is malformed."""
+
 PARKED_AFTER_S = 1.0
 GROWTH_LIMIT_KB = 64 * 1024
 PROMPT_S = 1.0
@@ -75,6 +79,8 @@ def corpus(rng, topic_ids):
             return rng.randint(0, 2)
         if name == "resource_type":
             return rng.choice((2, 2, 4, 8, 16, 32))
+        if name in ("operation", "permission_type", "resource_pattern_type") or name.endswith("type_filter"):
+            return rng.choice((1, 2, 3, 4))
         if name.endswith(("timeout_ms", "wait_ms")):
             return SHORT_MS if "wait" in name else 500
         if name in ("partition_max_bytes", "max_bytes"):
@@ -152,8 +158,7 @@ class Fuzz:
             self.answered[api_name] += 1
         if outcome == "close":
             self.closed += 1
-        # A Produce with acks=0 has no response, and closes the connection if it fails.
-        if expected in ("answer", "close") and outcome not in (expected, "silence") and api_name != "Produce":
+        if expected in ("answer", "close") and outcome not in (expected, "silence") and api_name not in MAY_CLOSE:
             self.wrong.append((expected, outcome, stream.hex()))
         if expected == "close" and outcome == "silence":
             self.wrong.append((expected, outcome, stream.hex()))
