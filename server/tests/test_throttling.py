@@ -1,6 +1,7 @@
 """A throttled connection: the response is sent at once, then no request is begun for the throttle time (KIP-219)."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -40,8 +41,8 @@ class Throttled:
             controller_quota_window_size_seconds=1,
         )
         slices = Slices(self.clock, self.clock.seconds)
-        clock_s = self.clock.seconds
-        self.switch = QuotaSwitch(config, self.clock, self.monotonic_ms, clock_s, slices, self.ip_rates.append)
+        clock: Any = self.clock
+        self.switch = QuotaSwitch(config, clock, self.monotonic_ms, clock.seconds, slices, self.ip_rates.append)
         services = SimpleNamespace(slices=slices, reactor=self.clock)
         self.dispatch = Dispatch(
             services, {12: Api(12, "Heartbeat", 0, 4, "api_versions:sample")}, quotas=self.switch
@@ -221,7 +222,7 @@ def test_a_muted_connection_is_neither_stalled_nor_idle(setting, caplog):
     setting.connection._mute()
     writer = setting.transport.writer
     writer.has_progressed = False
-    observed = Observed(setting.connection, writer)
+    observed: Any = Observed(setting.connection, writer)
     watch = StallWatch()
     for now_s in (0.0, MARGIN_S, 3 * MARGIN_S):
         watch.check(observed, lambda request: 0, now_s, False)

@@ -29,14 +29,16 @@ def test_the_most_specific_limit_applies(first):
 def test_limits_of_others_do_not_apply():
     limits = Limits()
     for pair in (("bob", None), ("bob", DEFAULT), (None, "other"), ("alice", "other"), (DEFAULT, "other")):
-        limits.put(*pair, 1.0)
+        user, client_id = pair
+        limits.put(user, client_id, 1.0)
     assert limits.find("alice", "app") is None
 
 
 def test_a_client_without_a_client_id_has_only_limits_of_users():
     limits = Limits()
     for pair in ((None, DEFAULT), ("alice", DEFAULT), (DEFAULT, DEFAULT)):
-        limits.put(*pair, 1.0)
+        user, client_id = pair
+        limits.put(user, client_id, 1.0)
     assert limits.find("alice", "") is None
     limits.put(DEFAULT, None, 5.0)
     assert limits.find("alice", "") == Limit(5.0, ("alice", ""))
