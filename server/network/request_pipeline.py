@@ -165,13 +165,10 @@ class RequestPipeline:
     def begin(self, frame: bytes | memoryview) -> RequestOutput:
         """Run a request through the stages until it has a response or has to wait."""
         quotas = self._quotas.active
-        if quotas is not None:
+        if quotas is not None and self._context.charge is None:
             charge = self._make_charge(quotas, frame)
             if charge is not None:
                 return self._begin_charged(frame, charge)
-        return self._begin(frame)
-
-    def _begin(self, frame: bytes | memoryview) -> RequestOutput:
         answer = self._append_records(frame)
         if answer is not None:
             return answer if isinstance(answer, bytearray) else self.respond(self._make_appended(frame, answer))
@@ -333,7 +330,8 @@ class RequestPipeline:
         self._context.charge = charge
         charge.resume()
         try:
-            output = self._begin(frame)
+            # The request has its charge now, so `begin` does not return here.
+            output = self.begin(frame)
         finally:
             charge.pause()
         if output is None:
