@@ -142,6 +142,7 @@ class Broker:
         self._has_missed_failure = False
         self._is_report_due = False
         self._leaving: Deferred[None] | None = None
+        self._on_stop: list[Callable[[], None]] = []
         self._membership = self._make_membership()
 
     def _make_membership(self) -> "EmbeddedMembership | ClusterMembership":
@@ -255,6 +256,8 @@ class Broker:
             port.stopListening()
         self.ports.clear()
         self._connections.stop()
+        for stop in self._on_stop:
+            stop()
         self._membership.stop()
         self._slices.stop()
         if self._background is not None and self._background.active():
@@ -386,7 +389,15 @@ class Broker:
 
         try:
             settings = make_sasl_settings(self.config, listener.name)
-            parts = MechanismParts(lambda: self.services.entity_configs.configs, self._random.getrandbits)
+            parts = MechanismParts(
+                lambda: self.services.entity_configs.configs,
+                self._random.getrandbits,
+                self._now_ms,
+                self._environment.monotonic,
+                self._reactor.callLater,
+                self._environment.run_in_thread,
+                self._on_stop.append,
+            )
             mechanisms = make_mechanisms(settings, parts)
         except PropertyError as error:
             raise BrokerStartError(str(error)) from error

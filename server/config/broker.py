@@ -20,7 +20,13 @@ from odradek.server.config.listeners import (
 )
 from odradek.server.config.network import NetworkProperties
 from odradek.server.config.passwords import PasswordProperties
-from odradek.server.config.sasl import LOGIN_MODULES, MECHANISM_PROPERTIES, SaslProperties
+from odradek.server.config.sasl import (
+    KERBEROS_PROPERTIES,
+    LOGIN_MODULES,
+    MECHANISM_PROPERTIES,
+    OAUTH_PROPERTIES,
+    SaslProperties,
+)
 from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
@@ -39,6 +45,8 @@ LISTENER_PROPERTIES = (
     "connections.max.reauth.ms",
     "sasl.enabled.mechanisms",
     "sasl.server.max.receive.size",
+    *KERBEROS_PROPERTIES,
+    *OAUTH_PROPERTIES,
 )
 """Properties that can be set per listener, as `listener.name.<listener>.<property>`."""
 
@@ -336,6 +344,13 @@ class BrokerConfig(
         if key in self.listener_properties:
             return self.listener_properties[key]
         return self.listener_value(listener_name, name)
+
+    def mechanism_property_name(self, listener_name: str, mechanism: str, name: str) -> str:
+        """Return the name of the property that `mechanism_value` returns, for errors."""
+        key = listener_name, f"{mechanism.lower()}.{name}"
+        if key in self.listener_properties:
+            return f"{self.mechanism_prefix(listener_name, mechanism)}{name}"
+        return self.listener_property_name(listener_name, name)
 
     @staticmethod
     def mechanism_prefix(listener_name: str, mechanism: str) -> str:

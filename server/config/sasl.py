@@ -8,13 +8,42 @@ LOGIN_MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+    "GSSAPI": "com.sun.security.auth.module.Krb5LoginModule",
 }
 """The mechanisms of this broker, with Kafka's login modules."""
+
+CALLBACK_HANDLERS: Final = {
+    "OAUTHBEARER": (
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler",
+        "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerValidatorCallbackHandler",
+    ),
+}
+"""Kafka's classes that do what this broker does anyway. Kafka's default for OAUTHBEARER accepts unsigned tokens."""
+
+OAUTH_PROPERTIES: Final = (
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+)
+
+KERBEROS_PROPERTIES: Final = (
+    "sasl.kerberos.principal.to.local.rules",
+    "sasl.kerberos.service.name",
+)
 
 MECHANISM_PROPERTIES: Final = (
     "connections.max.reauth.ms",
     "sasl.jaas.config",
     "sasl.server.callback.handler.class",
+    *OAUTH_PROPERTIES,
+    *KERBEROS_PROPERTIES,
 )
 """Properties that a mechanism of a listener can have."""
 
@@ -49,10 +78,74 @@ class SaslProperties(PropertySet):
     sasl_server_callback_handler_class = class_name(
         "sasl.server.callback.handler.class",
         None,
-        doc="Java class that checks credentials, which cannot be loaded: it must not be set.",
+        doc="Java class that checks credentials, which cannot be loaded: it must not be set, except for OAUTHBEARER to "
+        "Kafka's OAuthBearerValidatorCallbackHandler.",
     )
     connections_max_reauth_ms = long(
         "connections.max.reauth.ms",
         0,
         doc="Time after which a client must authenticate itself again (KIP-368); 0 for never.",
+    )
+    sasl_oauthbearer_jwks_endpoint_url = string(
+        "sasl.oauthbearer.jwks.endpoint.url",
+        None,
+        doc="URL (file, http, https) of the JSON Web Key Set of the issuer of tokens, which OAUTHBEARER requires. The "
+        "keys are read at start, regularly, and when a token names an unknown key.",
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms = long(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+        3_600_000,
+        minimum=1,
+        doc="Time between two reads of the keys.",
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms = long(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+        100,
+        minimum=0,
+        doc="Time after a failed read of the keys until the next one; it doubles with each failure.",
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms = long(
+        "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+        10_000,
+        minimum=0,
+        doc="Maximum of this time.",
+    )
+    sasl_oauthbearer_expected_audience = string_list(
+        "sasl.oauthbearer.expected.audience",
+        (),
+        doc="Audiences, one of which a token must have. By default a token must have none.",
+    )
+    sasl_oauthbearer_expected_issuer = string(
+        "sasl.oauthbearer.expected.issuer",
+        None,
+        doc="Issuer that a token must have; by default any.",
+    )
+    sasl_oauthbearer_clock_skew_seconds = integer(
+        "sasl.oauthbearer.clock.skew.seconds",
+        30,
+        minimum=0,
+        doc="Allowed difference between the clocks of the issuer and the broker.",
+    )
+    sasl_oauthbearer_scope_claim_name = string(
+        "sasl.oauthbearer.scope.claim.name",
+        "scope",
+        may_be_empty=False,
+        doc="Name of the claim with the scope of a token.",
+    )
+    sasl_oauthbearer_sub_claim_name = string(
+        "sasl.oauthbearer.sub.claim.name",
+        "sub",
+        may_be_empty=False,
+        doc="Name of the claim with the user name.",
+    )
+    sasl_kerberos_service_name = string(
+        "sasl.kerberos.service.name",
+        None,
+        doc="Service name of the brokers; it must not contradict the option serviceName of the login module of GSSAPI.",
+    )
+    sasl_kerberos_principal_to_local_rules = string_list(
+        "sasl.kerberos.principal.to.local.rules",
+        ("DEFAULT",),
+        doc="Rules that map principals to user names, of which the first that applies counts: DEFAULT, or "
+        "RULE:[n:string](regexp)s/pattern/replacement/g with /L or /U.",
     )

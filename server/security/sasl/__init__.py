@@ -9,5 +9,11 @@
 - `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
 - `scram_credentials`: what the metadata store contains instead of passwords
 - `scram_users`: description and changes of users
+- `jwks`: the keys of an issuer of tokens
+- `key_refresh`: keys that are read again
+- `jwt_validator`: validation of access tokens
+- `oauthbearer`: OAUTHBEARER
+- `kerberos_names`: principals and the rules for their short names
+- `gssapi`: GSSAPI
 - `client`: the mechanisms on the side of a broker that connects to another
 """

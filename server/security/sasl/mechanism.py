@@ -67,3 +67,19 @@ OTHER_AUTHORIZATION_ID: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
 """Kafka's message about a client that would act as another user."""
+
+
+class Timer(Protocol):
+    """A call that is made later."""
+
+    def active(self) -> bool:
+        """Return whether the call is still to be made."""
+
+    def cancel(self) -> None:
+        """Cancel the call."""
+
+
+class CallLater(Protocol):
+    """Calls a function after some seconds, like Twisted's reactor."""
+
+    def __call__(self, delay_s: float, function: Callable[[], object], /) -> Timer: ...

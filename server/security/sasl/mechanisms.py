@@ -3,13 +3,21 @@
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from odradek.properties import PropertyError
 from odradek.replication.metadata.entity_configs import USERS
 from odradek.replication.metadata.entity_names import sanitize_name
 from odradek.replication.metadata.image import Configs
-from odradek.server.security.sasl.mechanism import MakeExchange
+from odradek.server.config.security import SecurityProperties
+from odradek.server.security.sasl.mechanism import CallLater, MakeExchange, Timer
 from odradek.server.security.sasl.settings import MechanismSettings, SaslSettings
+from odradek.server.security.tls.settings import make_tls_settings
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
+
+    from odradek.log.background.tasks import RunInThread
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +29,19 @@ class MechanismParts(NamedTuple):
 
     entities: returns the configurations of users, by path (`EntityConfigs.configs`)
     random_bits: returns a random number of so many bits
+    now_ms: the wall clock
+    monotonic: the monotonic clock, in seconds
+    call_later: calls a function after some seconds
+    on_stop: registers a function that is called when the broker stops
     """
 
     entities: Callable[[], Mapping[str, Configs]]
     random_bits: Callable[[int], int]
+    now_ms: Callable[[], int]
+    monotonic: Callable[[], float]
+    call_later: CallLater
+    run_in_thread: "RunInThread"
+    on_stop: Callable[[Callable[[], None]], None]
 
 
 class ListenerMechanism(NamedTuple):
@@ -44,7 +61,20 @@ def make_mechanisms(settings: SaslSettings, parts: MechanismParts) -> dict[str, 
 
 def check_mechanisms(settings: SaslSettings) -> None:
     """Raise PropertyError if a mechanism of the listener cannot be made."""
-    make_mechanisms(settings, MechanismParts(dict, lambda bits: 0))
+    parts = MechanismParts(
+        entities=dict,
+        random_bits=lambda bits: 0,
+        now_ms=lambda: 0,
+        monotonic=lambda: 0.0,
+        call_later=_never_call,
+        run_in_thread=lambda work, done: None,
+        on_stop=lambda stop: None,
+    )
+    make_mechanisms(settings, parts)
+
+
+def _never_call(delay_s: float, function: Callable[[], object], /) -> Timer:
+    raise AssertionError("nothing is scheduled, because nothing ran in a thread")
 
 
 def _make_plain(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
@@ -75,8 +105,105 @@ def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
     return partial(ScramExchange, mechanism, find_credential, unknown_users, parts.random_bits)
 
 
+def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
+    from odradek.server.security.sasl.jwt_validator import JwtValidator, ValidatorSettings
+    from odradek.server.security.sasl.key_refresh import RefreshedKeys, RefreshSettings
+    from odradek.server.security.sasl.oauthbearer import OAuthBearerExchange
+
+    find = settings.find
+    read = _make_key_reader(settings, parts.monotonic)
+    keys = RefreshedKeys(
+        RefreshSettings(
+            find("sasl.oauthbearer.jwks.endpoint.url"),
+            find("sasl.oauthbearer.jwks.endpoint.refresh.ms"),
+            find("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms"),
+            find("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms"),
+        ),
+        read,
+        parts.monotonic,
+        parts.call_later,
+        parts.run_in_thread,
+    )
+    validator = JwtValidator(
+        ValidatorSettings(
+            find("sasl.oauthbearer.expected.audience"),
+            find("sasl.oauthbearer.expected.issuer"),
+            find("sasl.oauthbearer.clock.skew.seconds"),
+            find("sasl.oauthbearer.scope.claim.name"),
+            find("sasl.oauthbearer.sub.claim.name"),
+        ),
+        keys.find,
+        parts.now_ms,
+    )
+    keys.start()
+    parts.on_stop(keys.stop)
+    return partial(OAuthBearerExchange, validator.validate)
+
+
+def _make_key_reader(settings: MechanismSettings, monotonic: Callable[[], float]) -> Callable[[], bytes]:
+    """Return the function that reads the issuer's keys. Keys in a file are checked. Raises PropertyError."""
+    from odradek.server.security.sasl.jwks import parse_key_set
+    from odradek.server.security.sasl.key_refresh import FILE_SCHEME, describe_url, make_reader
+
+    name = "sasl.oauthbearer.jwks.endpoint.url"
+    url = settings.find(name)
+    if not url:
+        raise settings.error(name, None, "OAUTHBEARER requires it, because unsigned tokens are refused")
+    try:
+        read = make_reader(url, monotonic, _make_issuer_context(settings))
+        if url.startswith(FILE_SCHEME):
+            parse_key_set(read())
+    except PropertyError:
+        raise
+    except (OSError, ValueError) as error:
+        raise settings.error(name, describe_url(url), str(error)) from None
+    return read
+
+
+def _make_issuer_context(settings: MechanismSettings) -> "SSLContext | None":
+    """Return the TLS context for the issuer, made from the options `ssl.*` of the login module; None without any.
+
+    Raises PropertyError.
+    """
+    options = {} if settings.jaas is None else settings.jaas.options
+    values = {name: value for name, value in options.items() if name in SecurityProperties.declared()}
+    if not values:
+        return None
+    from odradek.server.security.tls.contexts import make_client_context
+
+    try:
+        return make_client_context(make_tls_settings(SecurityProperties(values)))
+    except PropertyError as error:
+        raise settings.jaas_error(f"{error.name}: {error.allowed}") from None
+
+
+def _make_gssapi(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
+    try:
+        from odradek.server.security.sasl.gssapi import KerberosAcceptor, KerberosError, KerberosSettings
+    except ImportError as error:
+        raise settings.error("sasl.enabled.mechanisms", settings.mechanism, str(error)) from None
+    from odradek.server.security.sasl.kerberos_names import KerberosRuleError, parse_rule
+
+    options = settings.require_jaas("principal").options
+    service, own_service = settings.find("sasl.kerberos.service.name"), options.get("serviceName")
+    if service and own_service and service != own_service:
+        raise settings.error("sasl.kerberos.service.name", service, f"the login module has serviceName {own_service}")
+    rules_name = "sasl.kerberos.principal.to.local.rules"
+    try:
+        rules = tuple(map(parse_rule, settings.find(rules_name)))
+    except KerberosRuleError as error:
+        raise settings.error(rules_name, ",".join(settings.find(rules_name)), str(error)) from None
+    try:
+        acceptor = KerberosAcceptor(KerberosSettings(options["principal"], options.get("keyTab"), rules))
+    except KerberosError as error:
+        raise settings.jaas_error(str(error)) from None
+    return acceptor.make_exchange
+
+
 _MAKERS: Final[Mapping[str, Callable[[MechanismSettings, MechanismParts], MakeExchange]]] = {
     "PLAIN": _make_plain,
     "SCRAM-SHA-256": _make_scram,
     "SCRAM-SHA-512": _make_scram,
+    "OAUTHBEARER": _make_oauthbearer,
+    "GSSAPI": _make_gssapi,
 }

@@ -3,10 +3,12 @@
 Sources: Kafka's documentation, "Security Configs"; KIP-85 (sasl.jaas.config), KIP-103 (listener prefixes).
 """
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.properties import HIDDEN, PropertyError
-from odradek.server.config.sasl import LOGIN_MODULES
+from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_MODULES
 from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_jaas
 
 if TYPE_CHECKING:
@@ -14,18 +16,33 @@ if TYPE_CHECKING:
 
 JAAS: Final = "sasl.jaas.config"
 
+CLIENT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+"""Mechanisms with which a broker can connect to others."""
+
 
 class MechanismSettings(NamedTuple):
     """The properties of one mechanism of a listener.
 
     prefix: `listener.name.<listener>.<mechanism>.`
     jaas: the login module; None if it is not set
+    find: returns the value of one of MECHANISM_PROPERTIES
+    find_name: returns the name under which it is set, for errors
     """
 
     mechanism: str
     prefix: str
     jaas: LoginModule | None
     max_reauth_ms: int
+    find: Callable[[str], Any]
+    find_name: Callable[[str], str]
+
+    def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
+        """Return the error of one of MECHANISM_PROPERTIES."""
+        return PropertyError(self.find_name(name), value, allowed)
+
+    def jaas_error(self, allowed: str) -> PropertyError:
+        """Return the error of the login module."""
+        return PropertyError(f"{self.prefix}{JAAS}", HIDDEN, allowed)
 
     def require_jaas(self, *options: str) -> LoginModule:
         """Return the login module, which has these options. Raises PropertyError."""
@@ -40,7 +57,7 @@ class MechanismSettings(NamedTuple):
             )
         for option in options:
             if option not in self.jaas.options:
-                raise PropertyError(f"{self.prefix}{JAAS}", HIDDEN, f"must have the option {option}")
+                raise self.jaas_error(f"must have the option {option}")
         return self.jaas
 
 
@@ -71,7 +88,7 @@ def make_mechanism_settings(config: "BrokerConfig", listener_name: str, mechanis
     """Return the settings of a mechanism of a listener. Raises PropertyError."""
     prefix = config.mechanism_prefix(listener_name, mechanism)
     handler = config.mechanism_value(listener_name, mechanism, "sasl.server.callback.handler.class")
-    if handler is not None:
+    if handler is not None and handler not in CALLBACK_HANDLERS.get(mechanism, ()):
         name = f"{prefix}sasl.server.callback.handler.class"
         raise PropertyError(name, handler, "must not be set, because Java classes cannot be loaded")
     # Without a default: as in Kafka, a login module without the prefix of a mechanism is ignored.
@@ -81,6 +98,8 @@ def make_mechanism_settings(config: "BrokerConfig", listener_name: str, mechanis
         prefix,
         None if text is None else _parse_login_module(f"{prefix}{JAAS}", mechanism, text),
         config.mechanism_value(listener_name, mechanism, "connections.max.reauth.ms"),
+        partial(config.mechanism_value, listener_name, mechanism),
+        partial(config.mechanism_property_name, listener_name, mechanism),
     )
 
 
@@ -101,6 +120,9 @@ def make_client_settings(config: "BrokerConfig") -> ClientSettings:
     enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
     if mechanism not in enabled:
         allowed = f"must be one of sasl.enabled.mechanisms of {listener_name}: {', '.join(enabled)}"
+        raise PropertyError("sasl.mechanism.inter.broker.protocol", mechanism, allowed)
+    if mechanism not in CLIENT_MECHANISMS:
+        allowed = f"between brokers it must be one of {', '.join(CLIENT_MECHANISMS)}"
         raise PropertyError("sasl.mechanism.inter.broker.protocol", mechanism, allowed)
     settings = make_mechanism_settings(config, listener_name, mechanism)
     options = settings.require_jaas("username", "password").options

@@ -5,7 +5,7 @@ Sources: Kafka's documentation, "Security Configs"; KIP-651 (PEM), KIP-684 (mutu
 
 from typing import Final, NamedTuple
 
-from odradek.properties import PropertyError
+from odradek.properties import PropertyError, PropertySet
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 """Security protocols with TLS."""
@@ -59,3 +59,11 @@ class TlsSettings(NamedTuple):
         """Return the error of the property `ssl.<name>`."""
         name = f"ssl.{name}"
         return PropertyError(f"{self.prefix}{name}" if name in self.own else name, value, allowed)
+
+
+def make_tls_settings(properties: PropertySet) -> TlsSettings:
+    """Return the settings of SecurityProperties without a listener."""
+    values = {
+        prop.attribute.removeprefix("ssl_"): properties.value(name) for name, prop in properties.declared().items()
+    }
+    return TlsSettings(prefix="", own=frozenset(), **values)

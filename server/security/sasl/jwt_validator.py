@@ -1,0 +1,183 @@
+"""Validation of the access tokens of OAUTHBEARER: signed JSON Web Tokens.
+
+Sources: KIP-768, KIP-1139 and Kafka's BrokerJwtValidator; RFC 7519 (claims), RFC 7515 (signature); jose4j's
+JwtConsumer for the claims that Kafka does not check itself.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from jwt import PyJWTError
+from jwt.api_jws import PyJWS
+from jwt.utils import base64url_decode
+
+from odradek.properties import INT64_MAX
+from odradek.server.security.sasl.jwks import PublicKey
+
+MAX_TOKEN_BYTES: Final = 32_768
+"""Length above which a token is refused. PyJWT takes about 1 ms for so many bytes."""
+
+MAX_HEADER_BYTES: Final = 4096
+MAX_KEY_ID_LENGTH: Final = 1000
+"""Kafka's bound for key ids that cause a refresh of the keys."""
+
+_JAVA_BLANKS: Final = "".join(map(chr, range(33)))
+"""The characters that Java's String.trim removes."""
+
+
+class TokenError(ValueError):
+    """The token is refused. The message has the reason for the broker's log, without the token."""
+
+
+class Claims(NamedTuple):
+    """The claims of a valid token that the broker uses. `expires_ms` is on the wall clock."""
+
+    subject: str
+    expires_ms: int
+
+
+class ValidatorSettings(NamedTuple):
+    """The properties `sasl.oauthbearer.*` with these names. Without expected values, Kafka's rules for None apply."""
+
+    expected_audience: tuple[str, ...] = ()
+    expected_issuer: str | None = None
+    clock_skew_seconds: int = 30
+    scope_claim_name: str = "scope"
+    sub_claim_name: str = "sub"
+
+
+class JwtValidator:
+    """Validates tokens by the keys of their issuer.
+
+    find_key: returns the key for a token's key id, which may be None, and algorithm; None if there is none
+    now_ms: the wall clock
+    """
+
+    def __init__(
+        self,
+        settings: ValidatorSettings,
+        find_key: Callable[[str | None, str], PublicKey | None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._settings = settings
+        self._find_key = find_key
+        self._now_ms = now_ms
+        self._jws = PyJWS()
+
+    def validate(self, token: str) -> Claims:
+        """Return the claims of a token. Raises TokenError."""
+        claims = _parse_object(self._verify(token), "the claims")
+        self._check_times(claims)
+        self._check_origin(claims)
+        settings = self._settings
+        _check_scope(claims.get(settings.scope_claim_name), settings.scope_claim_name)
+        subject = _find_text(claims, settings.sub_claim_name)
+        if subject is None or not subject.strip(_JAVA_BLANKS):
+            raise TokenError(f"the claim {settings.sub_claim_name} is absent or empty")
+        expires_s = _find_seconds(claims, "exp")
+        assert expires_s is not None
+        return Claims(subject.strip(_JAVA_BLANKS), min(expires_s * 1000, INT64_MAX))
+
+    def _verify(self, token: str) -> bytes:
+        """Return the content of a token with a valid signature. Raises TokenError."""
+        if len(token) > MAX_TOKEN_BYTES:
+            raise TokenError(f"it is longer than {MAX_TOKEN_BYTES} bytes")
+        segments = token.split(".")
+        if len(segments) != 3 or not all(segments) or len(segments[0]) > MAX_HEADER_BYTES:
+            raise TokenError("it is not a signed JSON Web Token")
+        try:
+            header = _parse_object(base64url_decode(segments[0]), "the header")
+        except (ValueError, TypeError):
+            raise TokenError("its header is malformed") from None
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if not isinstance(algorithm, str) or not (key_id is None or isinstance(key_id, str)):
+            raise TokenError("its header is malformed")
+        if key_id is not None and len(key_id) > MAX_KEY_ID_LENGTH:
+            raise TokenError(f"its key id is longer than {MAX_KEY_ID_LENGTH} characters")
+        key = self._find_key(key_id, algorithm)
+        if key is None:
+            raise TokenError(f"there is no key alg={algorithm!r:.20} kid={key_id!r:.100}")
+        try:
+            content: bytes = self._jws.decode_complete(token, key, algorithms=[algorithm])["payload"]
+        except PyJWTError as error:
+            raise TokenError(f"its signature is invalid: {type(error).__name__}") from None
+        return content
+
+    def _check_times(self, claims: dict[str, Any]) -> None:
+        """Raise TokenError unless the token is valid now, with the allowed difference of the clocks."""
+        expires_s, issued_s, begins_s = (_find_seconds(claims, name) for name in ("exp", "iat", "nbf"))
+        if expires_s is None or issued_s is None:
+            raise TokenError("a required claim is absent: exp or iat")
+        if expires_s < 0 or issued_s < 0:
+            raise TokenError("exp or iat is negative")
+        now_s, skew_s = self._now_ms() // 1000, self._settings.clock_skew_seconds
+        if now_s - skew_s >= expires_s:
+            raise TokenError(f"it has expired exp={expires_s} now={now_s}")
+        if expires_s < issued_s or (begins_s is not None and expires_s < begins_s):
+            raise TokenError("it expires before it was issued or begins")
+        if begins_s is not None and now_s + skew_s < begins_s:
+            raise TokenError(f"it is not yet valid nbf={begins_s} now={now_s}")
+
+    def _check_origin(self, claims: dict[str, Any]) -> None:
+        """Check issuer and audience. A token for an audience is refused if none is expected, as by Kafka."""
+        issuer, _, _ = (_find_text(claims, name) for name in ("iss", "sub", "jti"))
+        expected_issuer, expected = self._settings.expected_issuer, self._settings.expected_audience
+        if expected_issuer is not None and issuer != expected_issuer:
+            raise TokenError(f"its issuer is not expected iss={issuer!r:.200}")
+        audience = claims.get("aud")
+        audiences = [audience] if isinstance(audience, str) else audience
+        if audiences is None:
+            audiences = []
+        elif not isinstance(audiences, list) or not all(isinstance(one, str) for one in audiences):
+            raise TokenError("the claim aud is malformed")
+        if (audience is not None or expected) and not set(audiences) & set(expected):
+            raise TokenError(f"its audience is not one of sasl.oauthbearer.expected.audience aud={audience!r:.200}")
+
+
+def _parse_object(data: bytes, what: str) -> dict[str, Any]:
+    """Parse a JSON object in which no name is repeated. Raises TokenError."""
+
+    def make(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            raise ValueError("a name is repeated")
+        return made
+
+    try:
+        value = json.loads(data, object_pairs_hook=make)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise TokenError(f"{what} are not a JSON object")
+    return value
+
+
+def _find_text(claims: dict[str, Any], name: str) -> str | None:
+    value = claims.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TokenError(f"the claim {name} is malformed")
+    return value
+
+
+def _find_seconds(claims: dict[str, Any], name: str) -> int | None:
+    """Return a time in seconds since 1970, without fractions. Raises TokenError."""
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TokenError(f"the claim {name} is malformed")
+    try:
+        return int(value)
+    except (ValueError, OverflowError):  # NaN, or infinite
+        raise TokenError(f"the claim {name} is malformed") from None
+
+
+def _check_scope(scope: object, name: str) -> None:
+    """Raise TokenError unless the scope is absent, a text, or a list of different texts, none of them blank."""
+    if not isinstance(scope, (str, list)):
+        return
+    scopes = [scope] if isinstance(scope, str) else scope
+    stripped = [one.strip(_JAVA_BLANKS) if isinstance(one, str) else "" for one in scopes]
+    if not all(stripped) or len(set(stripped)) != len(stripped):
+        raise TokenError(f"the claim {name} is malformed")

@@ -1,0 +1,188 @@
+"""The keys of an issuer, read from a file or by HTTP in a thread: at start, periodically, and for unknown key ids.
+
+Sources: KIP-768; Kafka's RefreshingHttpsJwks. Two differences: a broker starts although the issuer cannot be reached,
+and refuses tokens until it can; and files are read again, as those of an issuer that renews its keys.
+"""
+
+import logging
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from odradek.server.security.sasl.jwks import KeySet, KeySetError, PublicKey, parse_key_set
+from odradek.server.security.sasl.mechanism import CallLater, Timer
+
+if TYPE_CHECKING:
+    from odradek.log.background.tasks import RunInThread
+
+logger = logging.getLogger(__name__)
+
+FILE_SCHEME: Final = "file:"
+MAX_KEY_SET_BYTES: Final = 1 << 20
+READ_TIMEOUT_S: Final = 5.0
+"""Bound for each wait for the issuer, and for the whole of a response's content."""
+
+UNKNOWN_KEY_INTERVAL_S: Final = 10.0
+"""Least time between two reads for unknown key ids, which any client can send before it is authenticated."""
+
+
+class RefreshSettings(NamedTuple):
+    """The properties `sasl.oauthbearer.jwks.endpoint.*` with these names."""
+
+    url: str
+    refresh_ms: int = 3_600_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+
+
+class RefreshedKeys:
+    """The current keys of an issuer. Call `start` before the first `find`.
+
+    read: blocks, and returns the content of a key set; raises OSError or ValueError
+    monotonic: the monotonic clock, in seconds
+    """
+
+    def __init__(
+        self,
+        settings: RefreshSettings,
+        read: Callable[[], bytes],
+        monotonic: Callable[[], float],
+        call_later: CallLater,
+        run_in_thread: "RunInThread",
+    ) -> None:
+        self._settings = settings
+        self._read = read
+        self._monotonic = monotonic
+        self._call_later = call_later
+        self._run_in_thread = run_in_thread
+        self._keys = KeySet()
+        self._timer: Timer | None = None
+        self._is_reading = False
+        self._is_stopped = False
+        self._failures = 0
+        self._next_for_unknown_s = 0.0
+
+    def start(self) -> None:
+        """Begin to read the keys, and continue until `stop`."""
+        self._refresh()
+
+    def stop(self) -> None:
+        """Read no more."""
+        self._is_stopped = True
+        self._cancel_timer()
+
+    def find(self, key_id: str | None, algorithm: str) -> PublicKey | None:
+        """Return the key for a token; if there is none, read the keys again soon, and return None."""
+        key = self._keys.find(key_id, algorithm)
+        if key is None and key_id is not None:
+            now_s = self._monotonic()
+            if now_s >= self._next_for_unknown_s and not self._failures:
+                self._next_for_unknown_s = now_s + UNKNOWN_KEY_INTERVAL_S
+                self._refresh()
+        return key
+
+    def _refresh(self) -> None:
+        if self._is_reading or self._is_stopped:
+            return
+        self._is_reading = True
+        self._cancel_timer()
+        found: list[KeySet] = []
+
+        def finish(error: Exception | None) -> None:
+            self._is_reading = False
+            if not self._is_stopped:
+                self._take(found[0] if found else None, error)
+
+        self._run_in_thread(lambda: found.append(parse_key_set(self._read())), finish)
+
+    def _take(self, keys: KeySet | None, error: Exception | None) -> None:
+        """Use new keys; after an error keep the last ones and try again."""
+        url = describe_url(self._settings.url)
+        if keys is None:
+            # The first of several failures is reported, and the end of them.
+            level = logging.DEBUG if self._failures else logging.ERROR
+            consequence = "the last keys remain in use" if self._keys.keys else "all tokens are refused"
+            logger.log(level, "cannot read keys of OAUTHBEARER; %s; retrying url=%s error=%s", consequence, url, error)
+            delay_ms = min(
+                self._settings.retry_backoff_ms << min(self._failures, 32), self._settings.retry_backoff_max_ms
+            )
+            self._failures += 1
+        else:
+            level = logging.INFO if self._failures or not self._keys.keys else logging.DEBUG
+            logger.log(level, "read keys of OAUTHBEARER url=%s keys=%d", url, len(keys.keys))
+            self._keys = keys
+            self._failures = 0
+            delay_ms = self._settings.refresh_ms
+        self._timer = self._call_later(delay_ms / 1000, self._refresh)
+
+    def _cancel_timer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+
+def make_reader(
+    url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None = None
+) -> Callable[[], bytes]:
+    """Return a function that reads a `file:`, `http:` or `https:` URL. Raises ValueError for another.
+
+    monotonic: the monotonic clock, in seconds
+    context: for `https:`; by default the certificates of the operating system are trusted
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
+        return lambda: _read_file(unquote(parts.path))
+    if parts.scheme in ("http", "https") and parts.hostname:
+        return lambda: _read_http(url, monotonic, context)
+    raise ValueError("must be a URL with file, http or https")
+
+
+def describe_url(url: str) -> str:
+    """Return a URL for logs: without user, password and query, which may be secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else parts.path
+
+
+def _read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(MAX_KEY_SET_BYTES + 1)
+    return _check_size(data)
+
+
+def _read_http(url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None) -> bytes:
+    # Imported here, in the thread, because it takes 50 ms.
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+    class SameSchemeRedirects(HTTPRedirectHandler):
+        """Follows no redirect from https to http, where somebody could exchange the keys."""
+
+        def redirect_request(self, request: Request, *arguments: Any) -> Request | None:
+            if urlsplit(arguments[-1]).scheme != urlsplit(url).scheme:
+                raise OSError("it redirects to another protocol")
+            return super().redirect_request(request, *arguments)
+
+    opener = build_opener(SameSchemeRedirects, HTTPSHandler(context=context or ssl.create_default_context()))
+    request = Request(url, headers={"Accept": "application/jwk-set+json, application/json"})
+    end_s = monotonic() + READ_TIMEOUT_S
+    data = b""
+    try:
+        with opener.open(request, timeout=READ_TIMEOUT_S) as response:
+            while len(data) <= MAX_KEY_SET_BYTES and (chunk := response.read1(1 << 16)):
+                data += chunk
+                if monotonic() > end_s:
+                    raise OSError(f"it did not respond within {READ_TIMEOUT_S:g} s")
+    except HTTPError as error:
+        with error:
+            raise OSError(f"it responded {error.code}") from None
+    except HTTPException as error:
+        raise OSError(f"its response is malformed: {type(error).__name__}") from None
+    return _check_size(data)
+
+
+def _check_size(data: bytes) -> bytes:
+    if len(data) > MAX_KEY_SET_BYTES:
+        raise KeySetError(f"it is larger than {MAX_KEY_SET_BYTES} bytes")
+    return data
