@@ -186,7 +186,8 @@ class KioLimits:
             may_be_none = (cls, item.name) not in self._always_timed
             return NO_TIME if may_be_none and source.truth() else 1000 * source.integer(0, LAST_YEAR_9999_S)
         if kind == "timedelta_i64":
-            return source.integer(-(2**53), 2**53)
+            # kio computes with seconds as a float.
+            return source.integer(-(2**45), 2**45)
         return AS_USUAL
 
 

@@ -12,6 +12,7 @@
 - `partitions`: changes of leaders, ISRs and replicas
 - `configs`: configurations of topics, brokers and groups
 - `acl_changes`: changes of access control lists
+- `token_changes`: changes of delegation tokens
 - `propagation`: requests to the brokers of a cluster
 - `leader_rebalance`: regular returns of leadership to preferred replicas
 - `admin`: validation and execution of admin requests

@@ -15,6 +15,7 @@
 - `entity_configs`: configurations of users, client ids and IP addresses
 - `acls`: access control lists
 - `entity_names`: their names in paths
+- `delegation_tokens`: delegation tokens
 - `producer_id_blocks`: reservation of blocks of producer ids
 - `kraft_metadata`: reader of Apache Kafka's metadata log
 """

@@ -25,6 +25,7 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/roll.py": "age of a segment by its records",
     "log/validation/batch.py": "records too far ahead or behind",
     "replication/controller/configs/nodes.py": "retention of notices in the metadata store",
+    "replication/controller/token_changes.py": "lifetimes of delegation tokens in the metadata store",
 }
 OWN_CLOCKS = {
     "log/compaction/process.py": "the child process",
