@@ -77,6 +77,7 @@ from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.server.membership.cluster import ClusterMembership
+    from odradek.server.security.sasl.token_credentials import TokenSecret
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
@@ -391,6 +392,7 @@ class Broker:
             settings = make_sasl_settings(self.config, listener.name)
             parts = MechanismParts(
                 lambda: self.services.entity_configs.configs,
+                self._find_token,
                 self._random.getrandbits,
                 self._now_ms,
                 self._environment.monotonic,
@@ -410,6 +412,17 @@ class Broker:
             self.config.socket_request_max_bytes,
         ).authenticate
 
+    def _find_token(self, token_id: str) -> "TokenSecret | None":
+        """Return a valid delegation token."""
+        tokens = self.services.tokens
+        token = None if tokens is None else tokens.cache.tokens.get(token_id)
+        if tokens is None or token is None or token.has_expired(self._now_ms()):
+            return None
+        # Imported by SCRAM, which calls this.
+        from odradek.server.security.sasl.token_credentials import TokenSecret
+
+        return TokenSecret(token.owner, token.expires_ms, tokens.cache.compute_hmac(token_id))
+
     async def _open(self, advertised: tuple[Listener, ...]) -> Services:
         """Create the parts between the store and the handlers; return when the broker has joined its cluster."""
         membership, image = self._membership, self._image
@@ -423,6 +436,7 @@ class Broker:
         services.replicas.on_offline = self._on_late_failure
         image.listeners.append(self._on_metadata)
         self._set_authorizer(services)
+        services.tokens = self._membership.tokens
         await membership.join(services, self._make_registration(advertised))
         return services
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.admin.topics import TopicAdmin
     from odradek.replication.controller.configs.member_changes import MemberConfigTarget
     from odradek.replication.controller.controller import Controller
+    from odradek.replication.controller.token_changes import TokenChanges
     from odradek.replication.metadata.broker_configs import BrokerConfigs
     from odradek.replication.metadata.entity_configs import EntityConfigs
     from odradek.replication.metadata.image import ClusterMetadata
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from odradek.server.handlers.client_quotas import ClientQuotaServices
     from odradek.server.handlers.configs import ConfigServices
     from odradek.server.handlers.controller_requests import ControllerRequestServices
+    from odradek.server.handlers.delegation_tokens import DelegationTokenServices
     from odradek.server.handlers.delete_records import DeleteRecordsServices
     from odradek.server.handlers.elections import ElectionServices
     from odradek.server.handlers.features import FeatureServices
@@ -124,6 +126,7 @@ class Services:
     quotas: the quotas of clients, once there are any
     resolver: resolves host names
     store: the metadata store
+    tokens: the delegation tokens and their changes; None without a secret for them
     now_ms, monotonic_ms: the wall clock and the monotonic clock, see `environment`
     groups_in_use, transactions_in_use: the coordinators, set at their first use
     """
@@ -182,6 +185,7 @@ class Services:
         self.store = store
         self.quotas = quotas
         self.resolver = resolver
+        self.tokens: TokenChanges | None = None
         self.authorizer: Authorizer | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
@@ -371,6 +375,7 @@ if TYPE_CHECKING:
         ClientQuotaServices,
         ConfigServices,
         ControllerRequestServices,
+        DelegationTokenServices,
         DeleteRecordsServices,
         ElectionServices,
         FeatureServices,
@@ -397,5 +402,5 @@ if TYPE_CHECKING:
         one = services
         return (
             one, one, one, one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

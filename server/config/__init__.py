@@ -13,6 +13,7 @@
 - `authorization`: properties of authorization
 - `sasl`: properties of SASL
 - `passwords`: properties of the encryption of passwords in the metadata store
+- `delegation_tokens`: properties of delegation tokens
 - `zookeeper`: properties of the connection to ZooKeeper
 - `kafka_opts`: credentials for ZooKeeper in the environment variable KAFKA_OPTS
 - `accepted`: properties that are accepted without effect

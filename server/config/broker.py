@@ -10,6 +10,7 @@ from odradek.replication.metadata.broker_configs import LISTENER_PREFIX, listene
 from odradek.server.config.accepted import AcceptedProperties
 from odradek.server.config.authorization import AuthorizationProperties, parse_super_users
 from odradek.server.config.cluster import RACK_AWARE_SELECTOR, ClusterProperties
+from odradek.server.config.delegation_tokens import DelegationTokenProperties
 from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
     Listener,
@@ -58,6 +59,7 @@ THEMES = (
     AuthorizationProperties,
     SaslProperties,
     PasswordProperties,
+    DelegationTokenProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -131,6 +133,7 @@ class BrokerConfig(
     AuthorizationProperties,
     SaslProperties,
     PasswordProperties,
+    DelegationTokenProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,

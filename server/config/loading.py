@@ -13,7 +13,7 @@ from odradek.server.security.tls.settings import TLS_PROTOCOLS
 # Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can
 # be used unchanged, but not declared.
 ACCEPTED_PREFIXES = (
-    "config.providers", "controller.performance.", "controller.quorum.", "delegation.token.",
+    "config.providers", "controller.performance.", "controller.quorum.",
     "follower.fetch.last.tiered.", "group.share.", "group.streams.", "internal.metadata.", "kafka.metrics.",
     "listener.name.", "remote.", "replication.quota.", "sasl.", "server.max.startup.",
     "share.", "unstable.",

@@ -66,6 +66,7 @@ from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.environment import Environment
 from odradek.server.membership.acls import make_acls
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
+from odradek.server.membership.delegation_tokens import delete_expired_tokens, make_tokens
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.security.sasl.mechanism import Authenticate
@@ -80,6 +81,7 @@ from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.replication.controller.acl_changes import AclChanges
+    from odradek.replication.controller.token_changes import TokenChanges
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
@@ -122,6 +124,7 @@ class ClusterMembership:
         self._config_target: MemberConfigTarget | None = None
         self._entity_configs: EntityConfigs | None = None
         self.acls: AclChanges | None = None
+        self.tokens: TokenChanges | None = None
         self._isr_check: DelayedCall | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
@@ -295,6 +298,7 @@ class ClusterMembership:
         self._configs = ConfigFollower(store, self._metadata, self._post)
         self._entity_configs = EntityConfigs(store, self._post)
         self.acls = make_acls(config, store, self._events, environment.now_ms)
+        self.tokens = make_tokens(config, store, self._events, environment)
         self._events.on_failure = Repetition(
             self._delayed_tasks.run_later,
             lambda: self._post("read changed configurations again", self._follow_again),
@@ -311,6 +315,8 @@ class ClusterMembership:
         await self.entity_configs.follow()
         if self.acls is not None:
             await self.acls.cache.follow()
+        if self.tokens is not None:
+            await self.tokens.cache.follow()
         await self._load_features()
 
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -327,6 +333,8 @@ class ClusterMembership:
         )
         if self.acls is not None:
             await self.acls.load()
+        if self.tokens is not None:
+            await self.tokens.load()
 
     async def load_topics(self) -> StoredTopics:
         """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
@@ -396,6 +404,11 @@ class ClusterMembership:
         await self._controller.start(registration)
         await self._controller.finish_deletions()
         self._check_isrs()
+        if self.tokens is not None:
+            interval_ms = self._config.delegation_token_expiry_check_interval_ms
+            delete_expired_tokens(
+                self.tokens, interval_ms, self._delayed_tasks, lambda: self._controller.is_active
+            )
         self._pacing.start(LeaderRebalance(self._controller, services.configs, self._delay).run())
 
     def _watch_peers(self, _: MetadataDelta) -> None:

@@ -32,6 +32,7 @@ from odradek.server.coordinators.producer_id_blocks import ProducerIdBlocks
 from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.environment import Environment
 from odradek.server.membership.acls import make_acls
+from odradek.server.membership.delegation_tokens import delete_expired_tokens, make_tokens
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.services import Services
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store, read_metas
@@ -40,6 +41,7 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 
 if TYPE_CHECKING:
     from odradek.replication.controller.acl_changes import AclChanges
+    from odradek.replication.controller.token_changes import TokenChanges
 
 
 async def lay_out_store(
@@ -83,7 +85,8 @@ class EmbeddedMembership:
         self._opened: OpenedStore | None = None
         self._entity_configs: EntityConfigs | None = None
         self.acls: AclChanges | None = None
-        self._acl_events = EventLoop(pacing)
+        self.tokens: TokenChanges | None = None
+        self._security_events = EventLoop(pacing)
         self._features = Features()
 
     @property
@@ -121,7 +124,8 @@ class EmbeddedMembership:
         self._opened = OpenedStore(store, controller, cluster_id)
         # Without another broker there are no notices, so that nothing is posted.
         self._entity_configs = EntityConfigs(store, lambda description, work: None)
-        self.acls = make_acls(config, store, self._acl_events, environment.now_ms)
+        self.acls = make_acls(config, store, self._security_events, environment.now_ms)
+        self.tokens = make_tokens(config, store, self._security_events, environment)
         return self._opened
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
@@ -195,12 +199,17 @@ class EmbeddedMembership:
         controller.run_on(self._pacing)
         self._store.pace(self._pacing)
         await self._load_clients()
+        if self.tokens is not None:
+            interval_ms = self._config.delegation_token_expiry_check_interval_ms
+            delete_expired_tokens(self.tokens, interval_ms, self._delayed_tasks, lambda: True)
 
     async def _load_clients(self) -> None:
-        """Load the configurations of users and clients, and the ACLs."""
+        """Load the configurations of users and clients, the ACLs, and the delegation tokens."""
         await self.entity_configs.start()
         if self.acls is not None:
             await self.acls.load()
+        if self.tokens is not None:
+            await self.tokens.load()
 
     def _mark_adopted(self, kraft: FoundMetadata, directories: Iterable[str]) -> None:
         """Record durably that Apache Kafka's metadata is adopted. Blocks; raises OSError.
@@ -275,7 +284,7 @@ class EmbeddedMembership:
 
     def stop(self) -> None:
         """Stop the controller and the changes of ACLs."""
-        self._acl_events.stop()
+        self._security_events.stop()
         if self._opened is not None:
             self._opened.controller.stop()
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from odradek.log.log_manager import LogManager
     from odradek.replication.controller.acl_changes import AclChanges
     from odradek.replication.controller.admin.features import Features
+    from odradek.replication.controller.token_changes import TokenChanges
     from odradek.replication.replicas.leader_state import Replication
     from odradek.server.config import BrokerConfig
     from odradek.server.services import ClusterParts, Services
@@ -61,6 +62,9 @@ class Membership(Protocol):
 
     acls: "AclChanges | None"
     """The ACLs and their changes, after `open`, and loaded after `join`; None without an authorizer."""
+
+    tokens: "TokenChanges | None"
+    """The delegation tokens and their changes, after `open`, and loaded after `join`; None without a secret."""
 
     @property
     def cluster(self) -> "ClusterParts | None":

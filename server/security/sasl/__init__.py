@@ -8,6 +8,7 @@
 - `plain`: PLAIN
 - `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
 - `scram_credentials`: what the metadata store contains instead of passwords
+- `token_credentials`: credentials of delegation tokens
 - `scram_users`: description and changes of users
 - `jwks`: the keys of an issuer of tokens
 - `key_refresh`: keys that are read again

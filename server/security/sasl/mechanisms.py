@@ -12,6 +12,7 @@ from odradek.replication.metadata.image import Configs
 from odradek.server.config.security import SecurityProperties
 from odradek.server.security.sasl.mechanism import CallLater, MakeExchange, Timer
 from odradek.server.security.sasl.settings import MechanismSettings, SaslSettings
+from odradek.server.security.sasl.token_credentials import FindToken, TokenCredentials
 from odradek.server.security.tls.settings import make_tls_settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class MechanismParts(NamedTuple):
     """The parts of a broker that mechanisms need.
 
     entities: returns the configurations of users, by path (`EntityConfigs.configs`)
+    find_token: returns a valid delegation token by its id
     random_bits: returns a random number of so many bits
     now_ms: the wall clock
     monotonic: the monotonic clock, in seconds
@@ -36,6 +38,7 @@ class MechanismParts(NamedTuple):
     """
 
     entities: Callable[[], Mapping[str, Configs]]
+    find_token: FindToken
     random_bits: Callable[[int], int]
     now_ms: Callable[[], int]
     monotonic: Callable[[], float]
@@ -63,6 +66,7 @@ def check_mechanisms(settings: SaslSettings) -> None:
     """Raise PropertyError if a mechanism of the listener cannot be made."""
     parts = MechanismParts(
         entities=dict,
+        find_token=lambda token_id: None,
         random_bits=lambda bits: 0,
         now_ms=lambda: 0,
         monotonic=lambda: 0.0,
@@ -102,7 +106,8 @@ def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
             return None
 
     unknown_users = UnknownUsers(mechanism, parts.random_bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big"))
-    return partial(ScramExchange, mechanism, find_credential, unknown_users, parts.random_bits)
+    tokens = TokenCredentials(mechanism, parts.find_token, parts.random_bits)
+    return partial(ScramExchange, mechanism, find_credential, unknown_users, parts.random_bits, tokens.find)
 
 
 def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:

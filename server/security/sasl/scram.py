@@ -18,6 +18,7 @@ from odradek.server.security.sasl.scram_credentials import (
     ScramMechanism,
     make_random_text,
 )
+from odradek.server.security.sasl.token_credentials import TokenCredential
 
 TOKEN_EXTENSION: Final = "tokenauth"
 
@@ -38,6 +39,9 @@ _MAX_MESSAGE_BYTES: Final = 8_192
 
 FindCredential = Callable[[str], ScramCredential | None]
 """Returns the credential of a user for one mechanism; None if there is none."""
+
+FindTokenCredential = Callable[[str], TokenCredential | None]
+"""Returns the credential of a delegation token for one mechanism; None if there is no valid token with the id."""
 
 
 class UnknownUsers:
@@ -68,17 +72,19 @@ class ScramExchange:
         find_credential: FindCredential,
         unknown_users: UnknownUsers,
         random_bits: Callable[[int], int],
+        find_token: FindTokenCredential = lambda token_id: None,
     ) -> None:
         self._mechanism = mechanism
         self._find_credential = find_credential
+        self._find_token = find_token
         self._unknown_users = unknown_users
         self._random_bits = random_bits
-        self._user = ""
         self._nonce = ""
         # Messages so far, which the proof of the client covers; empty before the first.
         self._messages = b""
         self._credential: ScramCredential | None = None
-        self._is_known = False
+        # Whom the proof authenticates; None if the user or the token does not exist.
+        self._candidate: Authenticated | None = None
         self.authenticated: Authenticated | None = None
 
     def evaluate(self, token: bytes) -> bytes:
@@ -95,14 +101,14 @@ class ScramExchange:
         match = None if self._messages else _CLIENT_FIRST.fullmatch(text)
         if match is None:
             raise SaslError(None, "malformed SCRAM client-first message")
-        user = self._user = match["name"].replace("=2C", ",").replace("=3D", "=")
+        user = match["name"].replace("=2C", ",").replace("=3D", "=")
         if match["authorization"] not in (None, match["name"], user):
             raise SaslError(OTHER_AUTHORIZATION_ID)
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
         if extensions.get(TOKEN_EXTENSION, "").lower() == "true":
-            raise SaslError(None, "delegation tokens are not supported")
-        self._credential = self._find_credential(user)
-        self._is_known = self._credential is not None
+            self._choose_token(user)
+        else:
+            self._choose_user(user)
         if self._credential is None:
             self._credential = self._unknown_users.make_credential(user)
         credential = self._credential
@@ -112,6 +118,16 @@ class ScramExchange:
         first = f"r={self._nonce},s={base64.b64encode(credential.salt).decode()},i={credential.iterations}"
         self._messages = f"{match['bare']},{first}".encode()
         return first.encode()
+
+    def _choose_user(self, user: str) -> None:
+        self._credential = self._find_credential(user)
+        self._candidate = None if self._credential is None else Authenticated(user)
+
+    def _choose_token(self, token_id: str) -> None:
+        found = self._find_token(token_id)
+        if found is not None:
+            self._credential = found.credential
+            self._candidate = Authenticated(found.owner, found.expires_ms, is_token_authenticated=True)
 
     def _end(self, text: str, credential: ScramCredential) -> bytes:
         mechanism = self._mechanism
@@ -126,7 +142,7 @@ class ScramExchange:
             raise SaslError(None, "SCRAM proof has the length of another mechanism")
         client_key = bytes(a ^ b for a, b in zip(signature, proof, strict=True))
         is_right = hmac.compare_digest(mechanism.hash(client_key), credential.stored_key)
-        if not is_right or not self._is_known:
+        if not is_right or self._candidate is None:
             raise SaslError(None, "wrong password, or unknown user")
-        self.authenticated = Authenticated(self._user)
+        self.authenticated = self._candidate
         return b"v=" + base64.b64encode(mechanism.hmac(credential.server_key, messages))

@@ -1,0 +1,224 @@
+"""Delegation tokens with Apache Kafka's tools: created by one user, used by a job that has no password."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from compat_tests import processes
+from compat_tests.apache_kafka import tools
+from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
+from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
+from odradek.testing import OdradekBroker
+from odradek.testing_cluster import OdradekCluster
+
+TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+SECRET = "the secret of all brokers"
+PROPERTIES = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "security.inter.broker.protocol": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": (
+        f'{SCRAM_MODULE} required username="broker" password="broker-secret";'
+    ),
+    "delegation.token.secret.key": SECRET,
+    "delegation.token.expiry.time.ms": "600000",
+}
+USERS = ("alice", "bob", "broker")
+
+pytestmark = pytest.mark.usefixtures("kafka_jars")
+
+
+def add_users(*overrides: str) -> None:
+    for user in USERS:
+        options = [part for override in overrides for part in ("--override", override)]
+        command = [sys.executable, "-m", "odradek", "user", "add", user, *options]
+        subprocess.run(command, input=f"{user}-secret\n", text=True, check=True, capture_output=True, timeout=60)
+
+
+class Login(NamedTuple):
+    """A user with a password, or a token's id with its HMAC."""
+
+    servers: str
+    directory: Path
+    name: str
+    secret: str
+    mechanism: str = "SCRAM-SHA-512"
+    is_token: bool = False
+
+    def run(self, tool: str, *arguments: str, **options: Any) -> tools.ToolResult:
+        """Run one of Kafka's tools."""
+        token = " tokenauth=true" if self.is_token else ""
+        jaas = f'{SCRAM_MODULE} required username="{self.name}" password="{self.secret}"{token};'
+        file = self.directory / "client.properties"
+        file.write_text(
+            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={self.mechanism}\nsasl.jaas.config={jaas}\n"
+        )
+        return tools.run(tool, "--bootstrap-server", self.servers, "--command-config", str(file), *arguments, **options)
+
+    def as_token(self, token: "Token", mechanism: str = "SCRAM-SHA-256") -> "Login":
+        return self._replace(name=token.token_id, secret=token.hmac, mechanism=mechanism, is_token=True)
+
+    def refusal(self, tool: str, *arguments: str) -> str:
+        """Return the output of a tool that fails."""
+        result = self.run(tool, *arguments, check=False)
+        output = result.stdout + result.stderr
+        assert result.returncode != 0 or "Error while executing" in output, output
+        return output
+
+
+class Token(NamedTuple):
+    """A row of the tool's output."""
+
+    token_id: str
+    hmac: str
+    owner: str
+    requester: str
+    renewers: str
+
+
+def read_tokens(output: str) -> list[Token]:
+    """Parse the table that the tool prints."""
+    found = re.findall(r"^([\w-]{22})\s+(\S{88})\s+(\S+)\s+(\S+)\s+(\[.*?\])", output, re.MULTILINE)
+    return [Token(*row) for row in found]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OdradekBroker]:
+    directory = tmp_path_factory.mktemp("broker")
+    add_users(f"log.dirs={directory / 'data'}")
+    with OdradekBroker(PROPERTIES, directory=directory, log_level="debug") as started:
+        yield started
+
+
+@pytest.fixture
+def alice(broker: OdradekBroker, tmp_path: Path) -> Login:
+    return Login(broker.bootstrap_servers, tmp_path, "alice", "alice-secret")
+
+
+def create(login: Login, *arguments: str) -> Token:
+    (token,) = read_tokens(login.run(TOKENS, "--create", "--max-life-time-period", "-1", *arguments).stdout)
+    return token
+
+
+def describe(login: Login, owner: str) -> list[Token]:
+    # Without an owner the tool sends an empty list, for which Kafka too returns no tokens.
+    return read_tokens(login.run(TOKENS, "--describe", "--owner-principal", owner).stdout)
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_job_works_with_a_token_until_it_is_deleted(broker: OdradekBroker, alice: Login, mechanism: str) -> None:
+    token = create(alice, "--renewer-principal", "User:bob")
+    assert token[2:] == ("User:alice", "User:alice", "[User:bob]")
+    job = alice.as_token(token, mechanism)
+    lines, topic = "a\nb\n", f"job-{mechanism}"
+    job.run(tools.CONSOLE_PRODUCER, "--topic", topic, stdin=lines)
+    consumed = job.run(tools.CONSOLE_CONSUMER, "--topic", topic, "--from-beginning", "--max-messages", "2")
+    assert consumed.stdout == lines
+    assert f"principal=User:alice mechanism={mechanism}" in broker.log_text()
+    # A token cannot be used to create or renew tokens.
+    assert "Delegation Token requests are not allowed" in job.refusal(
+        TOKENS, "--create", "--max-life-time-period", "-1"
+    )
+    assert "Authentication failed" in job._replace(secret="wrong").refusal(tools.TOPICS, "--list")
+    # Without the extension the token's id is the name of a user that does not exist.
+    assert "Authentication failed" in job._replace(is_token=False).refusal(tools.TOPICS, "--list")
+    alice.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+    assert "Authentication failed" in job.refusal(tools.TOPICS, "--list")
+
+
+def test_renew_and_describe(broker: OdradekBroker, alice: Login) -> None:
+    token = create(alice, "--renewer-principal", "User:bob", "--owner-principal", "User:carol")
+    assert token[2:] == ("User:carol", "User:alice", "[User:bob]")
+    bob = alice._replace(name="bob", secret="bob-secret")
+    renewed = bob.run(TOKENS, "--renew", "--renew-time-period", "-1", "--hmac", token.hmac)
+    assert "Completed renew operation" in renewed.stdout
+    refused = alice.refusal(TOKENS, "--renew", "--renew-time-period", "-1", "--hmac", token.hmac)
+    assert "DelegationTokenOwnerMismatchException" in refused
+    assert describe(bob, "User:carol") == [token]
+    assert describe(bob, "User:dave") == []
+    broker.restart()
+    assert describe(bob, "User:carol") == [token]
+    bob.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+    assert "DelegationTokenNotFoundException" in bob.refusal(
+        TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac
+    )
+
+
+def test_no_secret_is_logged(broker: OdradekBroker, alice: Login) -> None:
+    token = create(alice)
+    assert token.token_id in broker.log_text()
+    assert token.hmac not in broker.log_text()
+    assert SECRET not in broker.log_text()
+
+
+def test_without_a_secret_there_are_no_tokens(tmp_path: Path) -> None:
+    add_users(f"log.dirs={tmp_path / 'data'}")
+    properties = {name: value for name, value in PROPERTIES.items() if not name.startswith("delegation.")}
+    with OdradekBroker(properties, directory=tmp_path) as broker:
+        alice = Login(broker.bootstrap_servers, tmp_path, "alice", "alice-secret")
+        output = alice.refusal(TOKENS, "--create", "--max-life-time-period", "-1")
+        assert "Delegation Token feature is not enabled" in output
+
+
+def test_brokers_of_a_cluster_share_tokens(tmp_path: Path) -> None:
+    with ZooKeeperEnsemble() as zookeeper:
+        add_users(f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'data'}")
+        with OdradekCluster(PROPERTIES, zookeeper_connect=zookeeper.connect) as cluster:
+            first, *others = (broker.bootstrap_servers for broker in cluster.brokers.values())
+            alice = Login(first, tmp_path, "alice", "alice-secret")
+            token = create(alice)
+            assert describe(alice, "User:alice") == [token]
+            for servers in others:
+                job = alice._replace(servers=servers).as_token(token)
+                job.run(tools.TOPICS, "--list")
+            other = alice._replace(servers=others[0])
+            other.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+            assert describe(alice, "User:alice") == []
+            assert "Authentication failed" in alice.as_token(token).refusal(tools.TOPICS, "--list")
+
+
+def test_a_mixed_cluster_shares_tokens(tmp_path: Path) -> None:
+    jaas = f"{SCRAM_MODULE} required;"
+    shared = {
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
+        "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": jaas,
+        "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": jaas,
+        # The former name, which both kinds accept.
+        "delegation.token.master.key": SECRET,
+        "offsets.topic.replication.factor": "1",
+    }
+
+    def listeners() -> dict[str, str]:
+        plain, sasl = processes.free_ports(2)
+        return {"listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}"}
+
+    def login(properties: dict[str, str]) -> Login:
+        servers = properties["listeners"].rpartition("//")[2]
+        return Login(servers, tmp_path, "alice", "alice-secret")
+
+    with ZooKeeperEnsemble(1, directory=tmp_path / "zookeeper") as zookeeper, ExitStack() as stack:
+        add_users(f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'none'}")
+        own = {**shared, **listeners(), "broker.id": "1", "zookeeper.connect": zookeeper.connect}
+        stack.enter_context(OdradekBroker(own, directory=tmp_path / "odradek"))
+        java = {**shared, **listeners()}
+        kafka = ZooKeeperModeBroker(2, zookeeper.connect, tmp_path / "kafka", java)
+        stack.callback(kafka.close)
+        kafka.start()
+        for creator, user in ((login(own), login(java)), (login(java), login(own))):
+            token = create(creator, "--owner-principal", "User:c-a,r=o~l*", "--renewer-principal", "User:alice")
+            # The notices are followed within some ms, a tool takes a second to start.
+            job = user.as_token(token)
+            job.run(tools.TOPICS, "--list")
+            assert describe(user, "User:c-a,r=o~l*") == [token]
+            user.run(TOKENS, "--renew", "--renew-time-period", "-1", "--hmac", token.hmac)
+            user.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
+            assert "Authentication failed" in creator.as_token(token).refusal(tools.TOPICS, "--list")
