@@ -98,6 +98,7 @@ class BrokerStartError(Exception):
 class Broker:
     """One broker. Call `start` before or while the reactor runs, and `stop` while it runs.
 
+    guards: the modules that authorize requests; empty without an authorizer
     has_failed: set if the start failed, or when the broker stops the reactor because no log directory is online
     watchdog: the reactor's watchdog, enabled while the broker runs; None in simulated time
 
@@ -136,6 +137,8 @@ class Broker:
         self.watchdog = environment.watchdog
         self._delayed_tasks = DelayedTasks(self._reactor)
         self._topic_configs: BrokerConfigs | None = None
+        self._stages: Stages = ()
+        self.guards: list[str] = []
         self._is_running = False
         self._is_stopping = False
         # Events between the registration and the end of the start.
@@ -173,15 +176,7 @@ class Broker:
 
     @cached_property
     def _dispatch(self) -> Dispatch:
-        return Dispatch(self.services, self.services.apis, self._make_stages(), self.services.quotas)
-
-    def _make_stages(self) -> Stages:
-        authorizer = self.services.authorizer
-        if authorizer is None:
-            return ()
-        from odradek.server.authorization.stage import AuthorizationStage
-
-        return (AuthorizationStage(authorizer),)
+        return Dispatch(self.services, self.services.apis, self._stages, self.services.quotas)
 
     @cached_property
     def _passwords(self) -> PasswordEncoder:
@@ -446,6 +441,7 @@ class Broker:
         if acls is None:
             return
         # Imported here because most brokers have no authorizer.
+        from odradek.server.authorization.stage import AuthorizationStage, list_guard_modules
         from odradek.server.config.authorization import parse_super_users
         from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
 
@@ -455,6 +451,8 @@ class Broker:
             allows_without_acl=self.config.allow_everyone_if_no_acl_found,
             monotonic_ms=self._environment.monotonic_ms,
         )
+        self._stages = (AuthorizationStage(services.authorizer),)
+        self.guards = list_guard_modules(services.apis.values())
 
     async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:
         config, environment, image = self.config, self._environment, self._image
@@ -625,7 +623,7 @@ class Broker:
         def stopped(failure: Failure) -> Failure | None:
             return None if isinstance(failure.value, SchedulerStopped) else failure
 
-        self._slices.run(preload(self.services.apis)).addErrback(stopped)
+        self._slices.run(preload(self.services.apis, self.guards)).addErrback(stopped)
 
     def _on_store_session(self, event: SessionEvent) -> None:
         """Bring the metadata up to date after a lost connection, and begin a new session after an expired one."""
@@ -681,7 +679,7 @@ def run(config: BrokerConfig, started_s: float) -> int:
         # The middle generation is collected after 10,000 new objects, which takes some 3 ms; after 50,000 it would take
         # 25 ms. The oldest is collected after 20 million.
         gc.set_threshold(5_000, 1, 2_000)
-        preload_served = partial(preload_at_once, broker.services.apis)
+        preload_served = partial(preload_at_once, broker.services.apis, broker.guards)
         reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_served, _report_preloading)
         logger.info(
             "odradek started address=%s data=%s version=%s start_ms=%d",

@@ -5,7 +5,7 @@ request of each API would delay all clients by up to 25 ms.
 """
 
 import logging
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from importlib import import_module
 from typing import Final
 
@@ -40,13 +40,15 @@ MODULES: Final = (
 """Modules that are imported within functions, other than handlers and messages."""
 
 
-def preload(apis: Mapping[int, Api] = APIS) -> Generator[None, None, None]:
+def preload(apis: Mapping[int, Api] = APIS, guards: Iterable[str] = ()) -> Generator[None, None, None]:
     """Import modules and compile codecs, one in each step. The first request that needs one retries what has failed.
 
     Codecs are compiled for the latest version of each API, which most clients use.
+
+    guards: the names of the modules that authorize requests
     """
     handlers = {f"odradek.server.handlers.{api.handler.partition(':')[0]}" for api in apis.values()}
-    for name in (*MODULES, *sorted(handlers)):
+    for name in (*MODULES, *sorted(handlers), *guards):
         try:
             import_module(name)
         except (OSError, ImportError) as error:
@@ -61,7 +63,7 @@ def preload(apis: Mapping[int, Api] = APIS) -> Generator[None, None, None]:
         yield
 
 
-def preload_at_once(apis: Mapping[int, Api]) -> None:
+def preload_at_once(apis: Mapping[int, Api], guards: Iterable[str]) -> None:
     """Run all steps of `preload`, for a thread."""
-    for _ in preload(apis):
+    for _ in preload(apis, guards):
         pass

@@ -1,6 +1,6 @@
 """The authorization stage of the request pipeline, and the guard of each API."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from odradek.server.request import RequestContext
     from odradek.server.security.authorization.authorizer import Authorizer
 
+_PACKAGE: Final = "odradek.server.authorization"
 _CLUSTER_GUARD: Final = "cluster:only_cluster"
 _UNDECLARED_GUARD: Final = "cluster:undeclared"
 
@@ -70,8 +71,14 @@ def find_guard(api: "Api") -> "Guard | None":
         is_declared = api.needs is not None and all(need.resource_type is ResourceType.CLUSTER for need in api.needs)
         name = _CLUSTER_GUARD if is_declared else _UNDECLARED_GUARD
     module, _, function = name.partition(":")
-    guard: Guard = getattr(import_module(f"odradek.server.authorization.{module}"), function)
+    guard: Guard = getattr(import_module(f"{_PACKAGE}.{module}"), function)
     return guard
+
+
+def list_guard_modules(apis: "Iterable[Api]") -> list[str]:
+    """Return the names of the modules with the guards of APIs."""
+    names = {GUARDS.get(api.name, _CLUSTER_GUARD) for api in apis if api.needs} - {HANDLER}
+    return sorted({f"{_PACKAGE}.{name.partition(':')[0]}" for name in names})
 
 
 class AuthorizationStage:

@@ -41,6 +41,7 @@ from odradek.server.fetching.limited_read import (
     measure_available,
 )
 from odradek.server.fetching.purgatory import DelayedOperation
+from odradek.server.fetching.read_rights import ReadRights
 from odradek.server.fetching.requested_partitions import (
     PARTITIONS_PER_STEP,
     FetchPartitions,
@@ -69,7 +70,6 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
-    from odradek.server.fetching.read_rights import ReadRights
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.quotas.charge import RequestCharge
     from odradek.server.request import Reply, RequestContext
@@ -524,8 +524,6 @@ class _Fetch:
             return
         found = None if self.session is None else self.session.read_rights
         if found is None:
-            from odradek.server.fetching.read_rights import ReadRights
-
             found = ReadRights(self.services.metadata)
         found.begin(rights)
         self.read_rights = found

@@ -9,13 +9,14 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from odradek.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from odradek.server.apis import APIS, NO_NEEDS, PRODUCE_KEY, Api
-from odradek.server.authorization.stage import GUARDS, HANDLER, AuthorizationStage, find_guard
+from odradek.server.authorization.stage import GUARDS, HANDLER, AuthorizationStage, find_guard, list_guard_modules
 from odradek.server.authorization.tests.support import Guarded, ListedRights, cluster, topic
 from odradek.server.dispatch import BoundApi
 from odradek.server.handlers.produce import produce
 from odradek.server.request import RequestContext
 from odradek.server.security.authorization.needs import READ_TOPIC
-from odradek.server.security.authorization.rights import Rights
+from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS
+from odradek.server.security.authorization.rights import Rights, make_authorization_error
 
 OPEN_TO_ALL = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
 
@@ -102,3 +103,15 @@ def test_another_operation_than_those_declared_cannot_be_asked_for():
         rights.allows(ResourceType.TOPIC, "t", Operation.WRITE)
     with pytest.raises(AssertionError, match="no operation on a GROUP"):
         rights.allows(ResourceType.GROUP, "g")
+
+
+def test_the_modules_of_all_guards_are_listed_for_preloading():
+    names = list_guard_modules(APIS.values())
+    assert {find_guard(api).__module__ for api in APIS.values() if api.needs and find_guard(api)} == set(names)
+
+
+@pytest.mark.parametrize("resource_type", AUTHORIZATION_ERRORS)
+def test_the_error_of_each_type_of_resource_has_a_text(resource_type):
+    error = make_authorization_error(resource_type)
+    assert error.code == AUTHORIZATION_ERRORS[resource_type]
+    assert error.message

@@ -25,6 +25,7 @@ _MESSAGES: Final = {
     ResourceType.GROUP: "Group authorization failed.",
     ResourceType.CLUSTER: "Cluster authorization failed.",
     ResourceType.TRANSACTIONAL_ID: "Transactional Id authorization failed.",
+    ResourceType.DELEGATION_TOKEN: "Delegation Token authorization failed.",
 }
 """Kafka's texts, which clients show."""
 
