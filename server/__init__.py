@@ -1,14 +1,12 @@
 """The broker process: network, request handlers, configuration and wiring.
 
 - `cli`: the command line
-- `user_cli`: the commands of `odradek user`
 - `broker`: start and stop
 - `membership`: a broker alone, or in a cluster
 - `environment`: clock, randomness, files, threads and metadata store of a broker
 - `services`: the parts that handlers use
 - `apis`: the table of APIs
 - `dispatch`: the API, version and handler of a request
-- `stages`: authorization and quotas, between decode and handler
 - `authorization`: authorization of requests
 - `stages`: authorization, between decode and handler
 - `config`: broker properties
@@ -29,8 +27,7 @@
 - `image_cache`: values derived from the metadata image
 - `authorized_operations`: operations that a client may perform
 - `preloading`: early imports of modules that the first requests need
-- `offline_store`: commands that use a metadata store without its broker
-- `acl_cli`: `odradek acl`
+- `store_tools`: commands that use a metadata store without its broker
 - `log_format`: the format of log lines
 - `cluster_tools`: servers of a cluster on one machine
 - `compatibility`: docs/compatibility.md

@@ -29,12 +29,12 @@ _COMMAND_MODULES = {
         "Clusters of brokers.",
     ),
     "user": (
-        "odradek.server.user_cli",
+        "odradek.server.store_tools.users",
         "add, list and remove users",
         "SCRAM users, with whose passwords clients connect.",
     ),
     "acl": (
-        "odradek.server.acl_cli",
+        "odradek.server.store_tools.acls",
         "add, list, remove and test ACLs",
         "Access control lists: what clients may do.",
     ),

@@ -14,7 +14,6 @@
 - `scram_users`: DescribeUserScramCredentials, AlterUserScramCredentials
 - `client_quotas`: DescribeClientQuotas, AlterClientQuotas
 - `delegation_tokens`: requests about delegation tokens
-- `scram_users`: DescribeUserScramCredentials, AlterUserScramCredentials
 - `elections`: ElectLeaders
 - `reassignments`: AlterPartitionReassignments, ListPartitionReassignments
 - `quorum`: DescribeQuorum

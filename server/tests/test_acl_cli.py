@@ -13,7 +13,8 @@ from odradek.replication.metadata.acls.bindings import AclEntry, ResourcePattern
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.pauses import no_pause
-from odradek.server import acl_cli, cli
+from odradek.server import cli
+from odradek.server.store_tools import acls as acl_cli
 
 AUTHORIZER = "--override=authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from odradek.server import user_cli
-from odradek.server.offline_store import UsageError
+from odradek.server.store_tools import users as user_cli
+from odradek.server.store_tools.store import UsageError
 from odradek.testing import OdradekBroker
 
 

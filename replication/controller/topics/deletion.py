@@ -88,9 +88,20 @@ class TopicDeletion:
         if self.replicas is None:
             self._drop(marked)
         else:
-            text = "the topic is being reassigned, and is deleted when that is complete"
-            errors |= dict.fromkeys(await self._begin(marked), KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
+            errors |= await self._begin_marked(marked)
         return errors
+
+    async def _begin_marked(self, names: Sequence[str]) -> dict[str, KafkaError]:
+        """Begin the deletion of topics that were just marked; return errors for those whose deletion is not complete.
+
+        After a failure the marks remain, and a later event or the next controller follows them.
+        """
+        try:
+            blocked = await self._begin(names)
+        except (KafkaError, MetadataStoreError) as error:
+            return dict.fromkeys(names, as_kafka_error(error))
+        text = "the topic is being reassigned, and is deleted when that is complete"
+        return dict.fromkeys(blocked, KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
         """Mark topics, all in one transaction if the store accepts it; return the errors of those refused."""

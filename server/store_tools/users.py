@@ -15,7 +15,6 @@ from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import Configs
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError
 from odradek.server.environment import Environment
-from odradek.server.offline_store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
 from odradek.server.security.sasl.scram_credentials import (
     DEFAULT_ITERATIONS,
     MAX_ITERATIONS,
@@ -25,6 +24,7 @@ from odradek.server.security.sasl.scram_credentials import (
     make_salt,
 )
 from odradek.server.security.sasl.scram_users import describe_users, put_credential, user_path
+from odradek.server.store_tools.store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
 from odradek.server.stores.sqlite_file import StoreLockedError
 
 _NUMBERS: Final = {mechanism.number: name for name, mechanism in SCRAM_MECHANISMS.items()}

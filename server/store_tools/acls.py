@@ -28,10 +28,10 @@ from odradek.replication.pauses import no_pause
 from odradek.server.config import BrokerConfig
 from odradek.server.config.authorization import parse_super_users
 from odradek.server.environment import Environment
-from odradek.server.offline_store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
 from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
 from odradek.server.security.authorization.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS
 from odradek.server.security.principal import parse_principal
+from odradek.server.store_tools.store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
 from odradek.server.stores.sqlite_file import StoreLockedError
 
 C = TypeVar("C", Operation, PatternType)
