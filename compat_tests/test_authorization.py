@@ -19,6 +19,7 @@ from compat_tests.authorization.brokers import (
 from compat_tests.authorization.case import EXISTING, GRANTED, GROUPS, HIDDEN, IDS, Case
 from compat_tests.authorization.group_cases import GROUP_CASES
 from compat_tests.authorization.record_cases import RECORD_CASES
+from compat_tests.authorization.security_cases import SECURITY_CASES
 from compat_tests.authorization.transaction_cases import TRANSACTION_CASES
 from odradek.protocol.access_control import ResourceType
 from odradek.server.apis import served_apis
@@ -27,7 +28,7 @@ from odradek.server.security.authorization.needs import Need
 Brokers = tuple[Broker, Broker]
 CASES = [
     (case, version)
-    for case in (*RECORD_CASES, *GROUP_CASES, *TRANSACTION_CASES, *ADMIN_CASES)
+    for case in (*RECORD_CASES, *GROUP_CASES, *TRANSACTION_CASES, *ADMIN_CASES, *SECURITY_CASES)
     for version in case.versions
 ]
 WITHOUT_RIGHTS = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}

@@ -6,4 +6,5 @@
 - `group_cases`: groups and committed offsets
 - `transaction_cases`: transactions and producers
 - `admin_cases`: topics, configurations, ACLs and the cluster
+- `security_cases`: users, quotas and delegation tokens
 """

@@ -19,6 +19,8 @@ GRANTED: Final[Mapping[ResourceType, tuple[str, ...]]] = {
     ResourceType.GROUP: ("group", "absent-group"),
     ResourceType.TRANSACTIONAL_ID: ("transaction", "initialized"),
     ResourceType.CLUSTER: ("kafka-cluster",),
+    ResourceType.DELEGATION_TOKEN: ("token",),
+    ResourceType.USER: ("User:nobody",),
 }
 
 Values = Mapping[str, Any]

@@ -62,8 +62,11 @@ def _make_result(
 def describe_user_scram_credentials_error(
     request: DescribeUserScramCredentialsRequest, version: int, error: KafkaError
 ) -> DescribeUserScramCredentialsResponse:
-    """Return `error` for the whole request."""
-    return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message)
+    """Return `error` for the whole request and, as Kafka does, for a user without a name."""
+    row = DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult(
+        user="", error_code=error.code, error_message=error.message
+    )
+    return DescribeUserScramCredentialsResponse(error_code=error.code, error_message=error.message, results=[row])
 
 
 def alter_user_scram_credentials(

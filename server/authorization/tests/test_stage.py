@@ -18,7 +18,14 @@ from odradek.server.security.authorization.needs import READ_TOPIC
 from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS
 from odradek.server.security.authorization.rights import Rights, make_authorization_error
 
-OPEN_TO_ALL = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+OPEN_TO_ALL = {
+    "ApiVersions",
+    # The owner and the renewers of a token need no ACL.
+    "ExpireDelegationToken",
+    "RenewDelegationToken",
+    "SaslAuthenticate",
+    "SaslHandshake",
+}
 
 
 def test_each_api_declares_its_operations():
