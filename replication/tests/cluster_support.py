@@ -261,7 +261,9 @@ class FakeChannel:
         fake = self.network.fakes[self.target.broker_id]
         chooser = self.network.executor.chooser
         is_lost = chooser is not None and chooser.random() < 0.05
-        if self.is_closed or not fake.is_up or (is_lost and chooser.random() < 0.5):
+        # A broker accepts no connection before it has registered.
+        is_starting = fake.epoch < 0
+        if self.is_closed or not fake.is_up or is_starting or (is_lost and chooser.random() < 0.5):
             raise BrokerUnavailableError
         response = await fake.handle(request)
         await Step()
