@@ -132,6 +132,7 @@ class FakeBroker:
         self.epoch = -1
         self.controller_epoch = 0
         self.topic_ids = {}
+        self.role_ids = {}
         self.roles, self.cache, self.live, self.deleted = {}, {}, set(), set()
 
     def refuse(self, request):
@@ -150,10 +151,13 @@ class FakeBroker:
         topics = []
         for topic in request.topic_states if not error else ():
             errors = []
+            is_inconsistent = not self.take_topic_id(topic)
             for row in topic.partition_states:
                 key = (topic.topic_name, row.partition_index)
                 code = ErrorCode.NONE
-                if key in self.failed:
+                if is_inconsistent:
+                    code = ErrorCode.INCONSISTENT_TOPIC_ID
+                elif key in self.failed:
                     code = ErrorCode.KAFKA_STORAGE_ERROR
                 elif key in self.roles and self.roles[key][1] >= row.leader_epoch:
                     code = ErrorCode.STALE_CONTROLLER_EPOCH
@@ -168,6 +172,17 @@ class FakeBroker:
                 LeaderAndIsrResponseLeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors)
             )
         return LeaderAndIsrResponse(error_code=error, topics=topics)
+
+    def take_topic_id(self, topic):
+        """Replace the roles in a topic that was deleted; return False if the cache has that topic."""
+        name = topic.topic_name
+        known = self.role_ids.get(name)
+        if known not in (None, topic.topic_id):
+            if self.topic_ids.get(name) == known and any(key[0] == name for key in self.cache):
+                return False
+            self.roles = {key: row for key, row in self.roles.items() if key[0] != name}
+        self.role_ids[name] = topic.topic_id
+        return True
 
     async def update_metadata(self, request):
         self.requests.append(request)
@@ -202,6 +217,8 @@ class FakeBroker:
                 elif row.delete_partition:
                     self.roles.pop(key, None)
                     self.deleted.add(key)
+                    if not any(role[0] == topic.topic_name for role in self.roles):
+                        self.role_ids.pop(topic.topic_name, None)
                 rows.append(
                     StopReplicaResponseStopReplicaPartitionError(
                         topic_name=topic.topic_name, partition_index=row.partition_index, error_code=code
