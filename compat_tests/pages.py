@@ -1,0 +1,79 @@
+"""The commands of documentation pages, run as written; only addresses are replaced."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import odradek
+from compat_tests.apache_kafka import tools
+
+TIMEOUT_S = 180
+COMMANDS = {
+    "odradek": [sys.executable, "-m", "odradek"],
+    "python": [sys.executable],
+    "kafka-console-consumer.sh": tools.CONSOLE_CONSUMER,
+    "kafka-console-producer.sh": tools.CONSOLE_PRODUCER,
+    "kafka-leader-election.sh": tools.LEADER_ELECTION,
+    "kafka-reassign-partitions.sh": tools.REASSIGN_PARTITIONS,
+    "kafka-topics.sh": tools.TOPICS,
+}
+
+
+def read_page(name: str) -> str:
+    """Return the text of a page in docs/."""
+    return (Path(odradek.__file__).parent.parent / "docs" / name).read_text("utf-8")
+
+
+def read_blocks(name: str) -> list[str]:
+    """Return the blocks of shell commands in a page."""
+    return re.findall(r"```sh\n(.*?)```", read_page(name), re.DOTALL)
+
+
+class PageShell:
+    """Runs blocks of a page in `directory`, with the page's commands in PATH.
+
+    addresses: replacements of parts of addresses in the blocks
+    log_pattern: of the files whose ends a failure shows
+    """
+
+    def __init__(self, directory: Path, addresses: Mapping[str, str], log_pattern: str) -> None:
+        self.directory = directory
+        self._addresses = addresses
+        self._log_pattern = log_pattern
+        commands = directory / "bin"
+        commands.mkdir()
+        for name, command in COMMANDS.items():
+            words = tools.command(command, []) if isinstance(command, str) else command
+            (commands / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            (commands / name).chmod(0o755)
+        self._environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"}
+
+    def run(self, block: str) -> str:
+        """Run a block, which ends at the first command that fails; return its output."""
+        text = block
+        for written, used in self._addresses.items():
+            text = text.replace(written, used)
+        done = subprocess.run(
+            ["bash", "-ec", text],
+            cwd=self.directory,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{self._logs()}"
+        return done.stdout
+
+    def kill(self, name: str) -> None:
+        """Kill the process whose id is in a file, if there is one."""
+        if (self.directory / name).exists():
+            subprocess.run(["kill", "-KILL", (self.directory / name).read_text().strip()], check=False)
+
+    def _logs(self) -> str:
+        return "\n".join(path.read_text()[-3000:] for path in sorted(self.directory.glob(self._log_pattern)))

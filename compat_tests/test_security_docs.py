@@ -1,0 +1,44 @@
+"""The commands of docs/security.md, run as written, in one directory; only the port is replaced."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat_tests.clients.common import wait_until
+from compat_tests.pages import PageShell, read_blocks
+from odradek.server.cluster_tools.zookeeper_server import find_ports
+
+pytestmark = [pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[PageShell]:
+    (port,) = find_ports(1)
+    shell = PageShell(tmp_path, {":9093": f":{port}"}, log_pattern="broker.log")
+    yield shell
+    shell.kill("broker.pid")
+
+
+def test_ten_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
+    blocks = iter(read_blocks("security.md"))
+
+    def run_next(word: str) -> str:
+        block = next(blocks)
+        assert word in block
+        return shell.run(block)
+
+    run_next("make-test-certificates")
+    run_next("cat > server.properties")
+    run_next("user add admin")
+    run_next("user add alice")
+    run_next("acl add")
+    assert run_next("acl test").startswith("allowed")
+    run_next("odradek start")
+    wait_until(lambda: "odradek started" in (shell.directory / "broker.log").read_text())
+    run_next("cat > alice.properties")
+    run_next("echo hello")
+    assert "hello" in run_next("--max-messages 1")
+    assert list(blocks) == []
+    log = (shell.directory / "broker.log").read_text()
+    assert "-secret" not in log and "WARN" not in log, log
