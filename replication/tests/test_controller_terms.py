@@ -1,12 +1,10 @@
 """The end of a controller's term: by others whose connections its address refuses, and during its own work."""
 
-from odradek.protocol.errors import ErrorCode
 from odradek.replication.controller import controller as controllers
 from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
-from odradek.replication.metadata.store import Create
 from odradek.replication.tests.cluster_requests import create, delete, states, topic_id
 from odradek.replication.tests.cluster_support import World
 
@@ -75,22 +73,3 @@ def test_a_topic_that_was_created_again_is_not_deleted_by_the_next_controller():
     leaders = [rows["t-0"][0] for kind, *_, rows in world.take()[1] if kind == "UM" and rows]
     assert leaders == [1]
     assert states(world, "t") == [(1, 1, (1,))]
-
-
-def test_a_deletion_whose_session_ends_after_the_mark_gets_an_error_and_is_continued():
-    world = World()
-    create(world, "t", (1, 2))
-    node = world.active
-    transaction = node.store.transaction
-
-    async def expire_after_the_mark(operations):
-        if not any(isinstance(one, Create) and one.path == "/admin/delete_topics/t" for one in operations):
-            world.server.expire(node.store)
-        return await transaction(operations)
-
-    node.store.transaction = expire_after_the_mark
-    errors = delete(world, "t")
-    assert {name: error.code for name, error in errors.items()} == {"t": ErrorCode.REQUEST_TIMED_OUT}
-    node.store.transaction = transaction
-    world.executor.finish()
-    assert "t" not in world.active.controller.image.topics

@@ -18,7 +18,7 @@ from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.metadata.loader import load_topic
-from odradek.replication.metadata.store import Create, run_now
+from odradek.replication.metadata.store import Create, StoreUnavailableError, run_now
 from odradek.replication.tests.cluster_requests import (
     alter_row,
     create,
@@ -337,6 +337,41 @@ def test_a_deleted_topic_leaves_the_caches_and_then_its_replicas_are_deleted(wor
     assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == nodes(world, znodes.TOPIC_CONFIGS) == []
     create(world, "t", (1, 2))
     assert world.fakes[2].roles == {("t", 0): (1, 0, (1, 2), (1, 2))}
+
+
+def test_a_deletion_that_is_marked_succeeds_although_the_session_ends_before_it_begins(world):
+    """The client got UNKNOWN_SERVER_ERROR. The next controller deletes the topic."""
+    create(world, "t", (2, 3))
+    node = world.active
+    transaction = node.store.transaction
+
+    async def expire_at_states(operations):
+        if any(operation.path.endswith("/state") for operation in operations):
+            world.server.expire(node.store)
+        return await transaction(operations)
+
+    node.store.transaction = expire_at_states
+    assert delete(world, "t") == {}
+    world.executor.finish()
+    assert world.active is not node
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
+def test_a_deletion_that_is_marked_begins_later_if_the_store_fails(world):
+    create(world, "t", (2, 3))
+    node = world.active
+    transaction = node.store.transaction
+
+    async def fail_at_states(operations):
+        if any(operation.path.endswith("/state") for operation in operations):
+            node.store.transaction = transaction
+            raise StoreUnavailableError("access is denied")
+        return await transaction(operations)
+
+    node.store.transaction = fail_at_states
+    assert delete(world, "t") == {}
+    world.executor.finish()
+    assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
 
 
 def test_a_topic_with_a_dead_replica_is_removed_when_its_broker_returns(world):

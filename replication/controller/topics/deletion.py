@@ -87,21 +87,16 @@ class TopicDeletion:
         marked = [name for name in present if name not in errors]
         if self.replicas is None:
             self._drop(marked)
-        else:
-            errors |= await self._begin_marked(marked)
-        return errors
-
-    async def _begin_marked(self, names: Sequence[str]) -> dict[str, KafkaError]:
-        """Begin the deletion of topics that were just marked; return errors for those whose deletion is not complete.
-
-        After a failure the marks remain, and a later event or the next controller follows them.
-        """
+            return errors
         try:
-            blocked = await self._begin(names)
+            blocked = await self._begin(marked)
         except (KafkaError, MetadataStoreError) as error:
-            return dict.fromkeys(names, as_kafka_error(error))
-        text = "the topic is being reassigned, and is deleted when that is complete"
-        return dict.fromkeys(blocked, KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
+            # They are deleted nevertheless: the event of their marks begins the deletion, or the next controller.
+            logger.warning("the deletion of marked topics begins later count=%d: %s", len(marked), error)
+        else:
+            text = "the topic is being reassigned, and is deleted when that is complete"
+            errors |= dict.fromkeys(blocked, KafkaError(ErrorCode.REQUEST_TIMED_OUT, text))
+        return errors
 
     async def _mark(self, names: Sequence[str]) -> dict[str, KafkaError]:
         """Mark topics, all in one transaction if the store accepts it; return the errors of those refused."""
