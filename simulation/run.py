@@ -64,6 +64,8 @@ def run_seed(
         run.run()
         for process in world.brokers:
             process.disk.is_down = True
+        # Coroutines that end now, in an arbitrary order, may log errors of objects that have ended before.
+        watch.is_over = True
         _collect()
     except Exception as error:
         world.fail("the simulation itself failed", error)

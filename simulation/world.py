@@ -277,16 +277,20 @@ def _is_unexpected(record: logging.LogRecord) -> bool:
 
 
 class LogWatch(logging.Handler):
-    """Log handler that adds the broker's log lines to the trace; unexpected errors fail the run."""
+    """Log handler that adds the broker's log lines to the trace; unexpected errors fail the run.
+
+    is_over: nothing is handled any more, because the run has ended
+    """
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.DEBUG if world.is_printing else logging.WARNING)
+        self.is_over = False
         self._world = world
 
     def emit(self, record: logging.LogRecord) -> None:
         """Handle a log record."""
         world = self._world
-        if not any(broker.is_alive for broker in world.brokers):
+        if self.is_over or not any(broker.is_alive for broker in world.brokers):
             return
         if world.cluster_invariants is not None and record.msg.startswith(_UNCLEAN_ELECTION):
             topic, index, _, leader_epoch, *_ = cast(tuple[Any, ...], record.args)
