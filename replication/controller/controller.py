@@ -16,7 +16,7 @@ from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsR
 from odradek.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from odradek.replication.controller.configs.changes import ConfigChanges
-from odradek.replication.controller.context import ControllerContext, ControllerRole
+from odradek.replication.controller.context import ControllerContext, ControllerRole, as_kafka_error
 from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
 from odradek.replication.controller.partitions.alter_partition import AlterPartitionProcessor
 from odradek.replication.controller.partitions.controlled_shutdown import ControlledShutdownProcessor
@@ -174,8 +174,14 @@ class Controller:
         self.context.check_active()
 
     async def request(self, description: str, work: Work[T]) -> T:
-        """Process a part of an admin request as an event. `work` must not submit events itself."""
-        return await self._events.submit(EventKind.ADMIN_REQUEST, description, work)
+        """Process a part of an admin request as an event. `work` must not submit events itself.
+
+        Raises KafkaError REQUEST_TIMED_OUT if the session ends, and otherwise what `work` raises.
+        """
+        try:
+            return await self._events.submit(EventKind.ADMIN_REQUEST, description, work)
+        except SessionExpiredError as error:
+            raise as_kafka_error(error) from error
 
     # Start and end
 

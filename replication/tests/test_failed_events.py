@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
@@ -35,6 +36,20 @@ def test_the_deletion_of_a_marked_topic_is_repeated(world):
     assert nodes(world, znodes.TOPICS) == ["t"]
     writes.repeat()
     assert nodes(world, znodes.TOPICS) == nodes(world, znodes.DELETE_TOPICS) == []
+
+
+def test_an_admin_request_times_out_if_the_session_ends(world):
+    """The client got UNKNOWN_SERVER_ERROR, and the log asked for a report."""
+    create(world, "t", (2, 3))
+    controller = world.active.controller
+
+    async def read_again():
+        world.server.expire(world.active.store)
+        await controller.changes.read_again(["t"])
+
+    with pytest.raises(KafkaError) as failed:
+        world.run(controller.request("alter reassignments", read_again))
+    assert failed.value.code == ErrorCode.REQUEST_TIMED_OUT
 
 
 def test_replicas_that_a_reassignment_removed_leave_the_topics_node(world):
