@@ -5,21 +5,16 @@ in the election of the controller; then accept clients. Stop: move leaderships t
 flush the logs and record the clean stop, and close the metadata store.
 """
 
-import errno
 import gc
 import logging
 import math
-import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import CannotListenError
-from twisted.internet.protocol import Factory
 from twisted.internet.task import SchedulerStopped
 from twisted.python.failure import Failure
 
@@ -34,9 +29,8 @@ from odradek.log.storage import descriptors
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import ExhaustedError
 from odradek.log.storage.log_directory import META_VERSION, InconsistentMetaError
-from odradek.properties import PropertyError, PropertySet
+from odradek.properties import PropertySet
 from odradek.protocol.errors import KafkaError
-from odradek.protocol.schema import Message
 from odradek.replication.controller.controller import Controller
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.broker_configs import BrokerConfigs
@@ -47,38 +41,28 @@ from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.replication.replicas.throttle import DirectoryMoveThrottle
 from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.config.broker import SASL_PROTOCOLS
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
+from odradek.server.listeners import BrokerListeners, ListenError
 from odradek.server.membership.embedded import EmbeddedMembership
-from odradek.server.network.connection import Authenticate, Connection
-from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
-from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.reactor import find_poll_counter, find_watchdog
 from odradek.server.network.reactor import install as install_reactor
-from odradek.server.network.stalls import find_timeout_ms
-from odradek.server.network.transport import KafkaTransport, KafkaTransportFactory, plaintext_writers
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.quotas.switch import QuotaSwitch
-from odradek.server.request import RequestContext
 from odradek.server.security.password_encoder import PasswordEncoder
-from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.stages import Stages
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.flusher import Flusher
-from odradek.server.work.listening_port import ListeningPort
 from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.record_work import RecordWork
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
     from odradek.server.membership.cluster import ClusterMembership
-    from odradek.server.security.sasl.token_credentials import TokenSecret
-    from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +91,6 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, environment: Environment) -> None:
         self.config = config
-        self.ports: list[ListeningPort] = []
         self.has_failed = False
         self._environment = environment
         self._reactor = environment.reactor
@@ -121,17 +104,8 @@ class Broker:
         self._replicas: ReplicaManager | None = None
         self._services: Services | None = None
         self._fs = environment.fs
-        self._connections = ConnectionRegistry(self._reactor, self._find_timeout_ms, config.connections_max_idle_ms)
-        self._acceptors: list[Acceptor] = []
-        self._tls_contexts: dict[str, ReloadedContext] = {}
-        self._quotas = ConnectionQuotas(
-            config,
-            self._reactor,
-            protected=config.inter_broker_name,
-            spare_descriptors=self._fs.spare_descriptors,
-            margin=descriptors.reserve,
-            close_least_active=self._connections.close_least_active,
-            on_scarcity=self._preload,
+        self.listeners = BrokerListeners(
+            config, environment, lambda: self._services, lambda: self._dispatch, self._preload
         )
         self._background: DelayedCall | None = None
         self.watchdog = environment.watchdog
@@ -146,7 +120,6 @@ class Broker:
         self._has_missed_failure = False
         self._is_report_due = False
         self._leaving: Deferred[None] | None = None
-        self._on_stop: list[Callable[[], None]] = []
         self._membership = self._make_membership()
 
     def _make_membership(self) -> "EmbeddedMembership | ClusterMembership":
@@ -190,7 +163,7 @@ class Broker:
     async def start(self) -> tuple[Listener, ...]:
         """Start the broker; return the advertised listeners. Raises `BrokerStartError`, with nothing left open."""
         try:
-            advertised = self._bind()
+            advertised = self.listeners.bind()
             if self.config.node_id < 0:
                 await self._settle_id()
             services = await self._open(advertised)
@@ -199,13 +172,13 @@ class Broker:
         except BaseException as error:
             is_short = self._fs.spare_descriptors() < 1
             await self.stop()
+            if isinstance(error, ListenError):
+                raise BrokerStartError(str(error)) from error
             if isinstance(error, (*_STORE_FAILURES, *_LOG_FAILURES, OSError)):
                 hint = _describe_descriptor_limit() if is_short else ""
                 raise BrokerStartError(f"{error}{hint}") from error
             raise
-        for acceptor in self._acceptors:
-            acceptor.start()
-        self._connections.start()
+        self.listeners.start()
         self._is_running = True
         # Not in this iteration, a part of which was the start.
         self._reactor.callLater(0, self._set_watchdog_threshold)
@@ -246,14 +219,7 @@ class Broker:
         self._is_running = False
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
-        for acceptor in self._acceptors:
-            acceptor.stop()
-        for port in self.ports:
-            port.stopListening()
-        self.ports.clear()
-        self._connections.stop()
-        for stop in self._on_stop:
-            stop()
+        self.listeners.stop()
         self._membership.stop()
         self._slices.stop()
         if self._background is not None and self._background.active():
@@ -292,131 +258,6 @@ class Broker:
             self._leaving.cancel()
 
     # -- parts -----------------------------------------------------------------------------------------------------
-
-    def _bind(self) -> tuple[Listener, ...]:
-        """Bind the ports without accepting clients; return the advertised listeners."""
-        bound_ports = {}
-        for listener in self.config.endpoints:
-            factory = KafkaTransportFactory(
-                self._make_connection_factory(listener),
-                self._first_frame_bytes(listener),
-                self._connections,
-                plaintext_writers(self._environment.send_file),
-            )
-            port = self._listen(listener, self._with_tls(listener, factory))
-            port.stopReading()
-            self._set_buffer_sizes(port)
-            self.ports.append(port)
-            acceptor = factory.acceptor = self._quotas.listen(listener.name, port)
-            self._acceptors.append(acceptor)
-            bound_ports[listener.name] = port.getHost().port
-        return self.config.advertise(bound_ports, self._environment.host_name())
-
-    def _first_frame_bytes(self, listener: Listener) -> int:
-        """Return the maximum size of the first requests of a connection."""
-        if listener.protocol in SASL_PROTOCOLS:
-            return int(self.config.listener_value(listener.name, "sasl.server.max.receive.size"))
-        return self.config.socket_request_max_bytes
-
-    def _with_tls(self, listener: Listener, plain: KafkaTransportFactory) -> Factory:
-        """Return the factory of a listener's connections, with TLS if its security protocol has it."""
-        if listener.protocol not in TLS_PROTOCOLS:
-            return plain
-        # Imported here because most brokers need neither.
-        from odradek.server.network.tls import TlsTransportFactory
-        from odradek.server.security.tls.contexts import make_principal_mapper, make_server_context
-        from odradek.server.security.tls.reloaded_context import ReloadedContext
-
-        settings = self.config.tls_settings(listener.name)
-        try:
-            context = ReloadedContext(settings, make_server_context, self._environment.monotonic)
-            find_principal = None if listener.protocol != "SSL" else make_principal_mapper(settings).find_principal
-        except PropertyError as error:
-            raise BrokerStartError(str(error)) from error
-        self._tls_contexts[listener.name] = context
-        return TlsTransportFactory(plain, context, self._environment.send_file, find_principal)
-
-    def _set_buffer_sizes(self, port: ListeningPort) -> None:
-        """Set the buffer sizes of the listening socket, which accepted connections inherit."""
-        config = self.config
-        for name, size_bytes, option in (
-            ("socket.send.buffer.bytes", config.socket_send_buffer_bytes, socket.SO_SNDBUF),
-            ("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, socket.SO_RCVBUF),
-        ):
-            # By default the operating system adapts the buffers to a connection; Kafka's default would limit them.
-            if name in config.explicit and size_bytes > 0:
-                port.socket.setsockopt(socket.SOL_SOCKET, option, size_bytes)
-
-    def _listen(self, listener: Listener, factory: Factory) -> ListeningPort:
-        backlog = self.config.socket_listen_backlog_size
-        # Without a host, listen on all addresses, IPv6 and IPv4 if the machine has both.
-        hosts = [listener.host] if listener.host else ["::", ""]
-        for host in hosts:
-            try:
-                return self._reactor.listenTCP(listener.port, factory, backlog=backlog, interface=host)
-            except CannotListenError as error:
-                reason = error.socketError
-                if host != hosts[-1] and getattr(reason, "errno", None) != errno.EADDRINUSE:
-                    continue
-                why = os.strerror(reason.errno) if isinstance(reason, OSError) and reason.errno else str(reason)
-                raise BrokerStartError(
-                    f"cannot listen on {listener.address} (listeners={listener.name}): {why}; stop the process that "
-                    "uses the port or change listeners"
-                ) from error
-        raise AssertionError("no host to listen on")
-
-    def _make_connection_factory(self, listener: Listener) -> Callable[[KafkaTransport], Connection]:
-        authenticate = self._make_authentication(listener)
-
-        def make(transport: KafkaTransport) -> Connection:
-            context = RequestContext(transport.peer_host, listener.name, listener.protocol)
-            return Connection(transport, self._dispatch, context, authenticate)
-
-        return make
-
-    def _make_authentication(self, listener: Listener) -> Authenticate | None:
-        """Return the function that begins the authentication of a connection; None for a listener without SASL."""
-        if listener.protocol not in SASL_PROTOCOLS:
-            return None
-        # Imported here because most brokers need no SASL.
-        from odradek.server.network.sasl import SaslListener
-        from odradek.server.security.sasl.mechanisms import MechanismParts, make_mechanisms
-        from odradek.server.security.sasl.settings import make_sasl_settings
-
-        try:
-            settings = make_sasl_settings(self.config, listener.name)
-            parts = MechanismParts(
-                lambda: self.services.entity_configs.configs,
-                self._find_token,
-                self._random.getrandbits,
-                self._now_ms,
-                self._environment.monotonic,
-                self._reactor.callLater,
-                self._environment.run_in_thread,
-                self._on_stop.append,
-            )
-            mechanisms = make_mechanisms(settings, parts)
-        except PropertyError as error:
-            raise BrokerStartError(str(error)) from error
-        return SaslListener(
-            settings,
-            mechanisms,
-            lambda: Dispatch(self.services, self.services.apis),
-            self._reactor,
-            self._now_ms,
-            self.config.socket_request_max_bytes,
-        ).authenticate
-
-    def _find_token(self, token_id: str) -> "TokenSecret | None":
-        """Return a valid delegation token."""
-        tokens = self.services.tokens
-        token = None if tokens is None else tokens.cache.tokens.get(token_id)
-        if tokens is None or token is None or token.has_expired(self._now_ms()):
-            return None
-        # Imported by SCRAM, which calls this.
-        from odradek.server.security.sasl.token_credentials import TokenSecret
-
-        return TokenSecret(token.owner, token.expires_ms, tokens.cache.compute_hmac(token_id))
 
     async def _open(self, advertised: tuple[Listener, ...]) -> Services:
         """Create the parts between the store and the handlers; return when the broker has joined its cluster."""
@@ -467,7 +308,7 @@ class Broker:
             environment.monotonic_ms,
             environment.monotonic,
             self._slices,
-            self._quotas.limit_addresses,
+            self.listeners.quotas.limit_addresses,
         )
         membership.entity_configs.listeners.append(quotas.update)
         self._replicas = ReplicaManager(
@@ -576,9 +417,7 @@ class Broker:
     def _on_config(self, old: PropertySet, new: PropertySet) -> None:
         assert isinstance(new, BrokerConfig)
         self.services.config = new
-        self._quotas.update(new)
-        for listener_name, context in self._tls_contexts.items():
-            context.update(new.tls_settings(listener_name))
+        self.listeners.update(new)
         self._membership.update_config(new)
         if self._is_running:
             self._set_watchdog_threshold()
@@ -615,9 +454,6 @@ class Broker:
         self._is_report_due = False
         if self._is_running:
             Deferred.fromCoroutine(self._membership.take_offline(self.services.replicas.offline))
-
-    def _find_timeout_ms(self, request: Message | None) -> int:
-        return find_timeout_ms(None if self._services is None else self._services.groups_in_use, request)
 
     def _preload(self) -> None:
         def stopped(failure: Failure) -> Failure | None:

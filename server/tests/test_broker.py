@@ -223,7 +223,7 @@ def test_a_start_that_loses_every_log_directory_fails():
     fs.fail("create", error=errno.EIO, path_contains="/data/t-0/")
     broker = Broker(CONFIG, again)
     assert "no log directory can be used" in refused(broker)
-    assert broker.ports == []
+    assert broker.listeners.ports == []
 
 
 def refused(broker):

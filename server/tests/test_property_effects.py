@@ -13,18 +13,19 @@ from odradek.protocol.messages.offset_commit import (
 )
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from odradek.protocol.records import Codec, iter_batches, read_header
-from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
+from odradek.server.listeners import BrokerListeners
 from odradek.server.tests.wire import Wire, until
 from odradek.testing import OdradekBroker
 
 
 def buffer_sizes(properties):
     """SO_SNDBUF and SO_RCVBUF of a connection that a listener with these properties accepts."""
-    broker = Broker(BrokerConfig(properties), Environment(SimpleNamespace()))
+    environment = Environment(SimpleNamespace())
+    listeners = BrokerListeners(BrokerConfig(properties), environment, lambda: None, lambda: None, lambda: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        broker._set_buffer_sizes(SimpleNamespace(socket=listening))
+        listeners._set_buffer_sizes(SimpleNamespace(socket=listening))
         with socket.create_connection(listening.getsockname()):
             accepted, _ = listening.accept()
             with accepted:
