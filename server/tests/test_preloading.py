@@ -17,20 +17,34 @@ AT_START = {
     "server/cli.py",
     "server/broker.py",
     "server/environment.py",
+    "server/listeners.py",
     "server/store_location.py",
-    "server/acl_cli.py",
     "server/membership/acls.py",
     "server/membership/cluster.py",
+    "server/membership/delegation_tokens.py",
     "server/membership/embedded.py",
-    "server/offline_store.py",
     "server/cluster_tools/cli.py",
+    "server/cluster_tools/command_config.py",
+    "server/cluster_tools/wire_client.py",
     "server/security/sasl/mechanisms.py",
-    "server/user_cli.py",
+    "server/store_tools/acls.py",
+    "server/store_tools/store.py",
+    "server/store_tools/users.py",
+    "server/stores/zookeeper/settings.py",
 }
-"""Modules whose functions import at the start only."""
+"""Modules whose functions import at the start only, and modules of tools."""
 
-NOT_NEEDED = {"difflib", "re", "annotationlib", "crc32c"}
-"""Modules imported only for an error in a configuration file, or in another version of Python."""
+NOT_NEEDED = {
+    "annotationlib",
+    "crc32c",
+    "cryptography.exceptions",
+    "cryptography.hazmat.primitives.ciphers",
+    "cryptography.hazmat.primitives.ciphers.aead",
+    "difflib",
+    "re",
+}
+"""Modules imported only for an error in a configuration file, for a password that is configured while the broker runs,
+or in another version of Python."""
 
 
 def imports_within_functions():
