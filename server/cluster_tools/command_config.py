@@ -10,18 +10,16 @@ Other properties in the file are ignored, as Kafka's tools ignore those of other
 """
 
 import ssl
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from odradek.properties import PropertyError, password, string
 from odradek.server.config.listeners import SECURITY_PROTOCOLS
 from odradek.server.config.properties_file import read_properties
-from odradek.server.config.sasl import LOGIN_MODULES
+from odradek.server.config.sasl import LOGIN_MODULES, SASL_PROTOCOLS
 from odradek.server.config.security import SecurityProperties
-from odradek.server.security.sasl.jaas import JaasError, parse_jaas
-from odradek.server.security.sasl.settings import ClientSettings
-from odradek.server.security.tls.settings import TLS_PROTOCOLS, TlsSettings
-
-_SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+from odradek.server.security.sasl.jaas import JaasError, find_credentials, parse_login_module
+from odradek.server.security.sasl.settings import CLIENT_MECHANISMS, ClientSettings
+from odradek.server.security.tls.settings import TLS_PROTOCOLS, make_tls_settings
 
 
 class ClientSecurity(NamedTuple):
@@ -48,7 +46,7 @@ def read_command_config(path: str) -> ClientSecurity:
     protocol = properties.security_protocol
     return ClientSecurity(
         _make_tls_context(properties) if protocol in TLS_PROTOCOLS else None,
-        _make_sasl_settings(properties) if protocol in _SASL_PROTOCOLS else None,
+        _make_sasl_settings(properties) if protocol in SASL_PROTOCOLS else None,
     )
 
 
@@ -56,28 +54,18 @@ def _make_tls_context(properties: _ClientProperties) -> ssl.SSLContext:
     # Imported here because plaintext needs no keys.
     from odradek.server.security.tls.contexts import make_client_context
 
-    values = {
-        prop.attribute.removeprefix("ssl_"): properties.value(name)
-        for name, prop in SecurityProperties.declared().items()
-    }
-    return make_client_context(TlsSettings(prefix="", own=frozenset(), **values))
+    return make_client_context(make_tls_settings(properties))
 
 
 def _make_sasl_settings(properties: _ClientProperties) -> ClientSettings:
     mechanism = properties.sasl_mechanism
-    if mechanism not in LOGIN_MODULES:
-        raise PropertyError("sasl.mechanism", mechanism, f"must be one of: {', '.join(LOGIN_MODULES)}")
+    if mechanism not in CLIENT_MECHANISMS:
+        raise PropertyError("sasl.mechanism", mechanism, f"must be one of: {', '.join(CLIENT_MECHANISMS)}")
     prop = _ClientProperties.declared()["sasl.jaas.config"]
     text = properties.sasl_jaas_config
     if text is None:
         raise prop.error(None, "must be set")
     try:
-        module = parse_jaas(text)
+        return ClientSettings(mechanism, *find_credentials(parse_login_module(text, LOGIN_MODULES[mechanism])))
     except JaasError as error:
         raise prop.error(text, str(error)) from None
-    if module.class_name != LOGIN_MODULES[mechanism]:
-        raise prop.error(text, f"the login module of {mechanism} must be {LOGIN_MODULES[mechanism]}")
-    try:
-        return ClientSettings(mechanism, module.options["username"], module.options["password"])
-    except KeyError as error:
-        raise prop.error(text, f"the login module requires {error.args[0]}") from None

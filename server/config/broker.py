@@ -31,12 +31,8 @@ from odradek.server.config.sasl import (
 from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
 from odradek.server.config.transactions import TransactionProperties
-from odradek.server.config.zookeeper import DIGEST_LOGIN_MODULE, ZooKeeperProperties, parse_connect
-from odradek.server.security.password_encoder import DEFAULT_KEY_FACTORY, EncoderSettings
-from odradek.server.security.sasl.jaas import JaasError, parse_jaas
+from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
 from odradek.server.security.tls.settings import TLS_PROTOCOLS, TlsSettings
-
-SASL_PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 
 LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")
 
@@ -263,73 +259,6 @@ class BrokerConfig(
 
     def _find_protocol(self, listener_name: str) -> str | None:
         return next((one.protocol for one in self.endpoints if one.name == listener_name), None)
-    @property
-    def zookeeper_tls_settings(self) -> TlsSettings | None:
-        """The TLS properties of connections to ZooKeeper; None without TLS."""
-        if not self.zookeeper_ssl_client_enable:
-            return None
-        key_type = self._find_store_type(self.zookeeper_ssl_keystore_type, self.zookeeper_ssl_keystore_location)
-        trust_type = self._find_store_type(self.zookeeper_ssl_truststore_type, self.zookeeper_ssl_truststore_location)
-        key_password, trust_password = self.zookeeper_ssl_keystore_password, self.zookeeper_ssl_truststore_password
-        return TlsSettings(
-            prefix="zookeeper.",
-            own=frozenset(SecurityProperties.declared()),
-            keystore_type=key_type,
-            keystore_location=self.zookeeper_ssl_keystore_location,
-            keystore_password=None if key_type == "PEM" else key_password,
-            keystore_key=None,
-            keystore_certificate_chain=None,
-            key_password=key_password,
-            truststore_type=trust_type,
-            truststore_location=self.zookeeper_ssl_truststore_location,
-            truststore_password=None if trust_type == "PEM" else trust_password,
-            truststore_certificates=None,
-            client_auth="none",
-            enabled_protocols=self.zookeeper_ssl_enabled_protocols or (self.zookeeper_ssl_protocol,),
-            cipher_suites=self.zookeeper_ssl_cipher_suites or (),
-            endpoint_identification_algorithm=self.zookeeper_ssl_endpoint_identification_algorithm,
-            principal_mapping_rules="DEFAULT",
-            allow_dn_changes=False,
-            allow_san_changes=False,
-            engine_factory_class=None,
-        )
-
-    @staticmethod
-    def _find_store_type(given: str | None, location: str | None) -> str:
-        return given or ("PEM" if (location or "").endswith(".pem") else "JKS")
-
-    @property
-    def zookeeper_credentials(self) -> tuple[str, str] | None:
-        """User name and password for ZooKeeper; None without SASL. Raises PropertyError."""
-        text = self.zookeeper_sasl_jaas_config
-        if text is None:
-            return None
-        prop = type(self).declared()["zookeeper.sasl.jaas.config"]
-        try:
-            module = parse_jaas(text)
-        except JaasError as error:
-            raise prop.error(text, str(error)) from None
-        if module.class_name != DIGEST_LOGIN_MODULE:
-            raise prop.error(text, f"the login module must be {DIGEST_LOGIN_MODULE}, not {module.class_name}")
-        username, password = module.options.get("username"), module.options.get("password")
-        if username is None or password is None:
-            raise prop.error(text, "the login module requires username and password")
-        return username, password
-
-    @property
-    def password_encoder_settings(self) -> EncoderSettings:
-        """The encryption of dynamically configured passwords."""
-        return EncoderSettings(
-            self.password_encoder_secret,
-            self.password_encoder_old_secret,
-            self.password_encoder_keyfactory_algorithm or DEFAULT_KEY_FACTORY,
-            self.password_encoder_cipher_algorithm,
-            self.password_encoder_key_length,
-            self.password_encoder_iterations,
-        )
-
-    def _is_sasl_listener(self, name: str) -> bool:
-        return any(one.name == name and one.protocol == "SASL_SSL" for one in self.endpoints)
 
     def listener_value(self, listener_name: str, name: str) -> Any:
         """Return the value of one of LISTENER_PROPERTIES: the listener's own, or the one without a prefix."""

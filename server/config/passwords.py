@@ -1,10 +1,15 @@
 """Properties of the encryption of dynamically configured passwords (KIP-226)."""
 
 from odradek.properties import PropertySet, integer, password, string
-
-CIPHERS = ("AES/CBC/PKCS5Padding", "AES/GCM/NoPadding")
-KEY_FACTORIES = tuple(f"PBKDF2WithHmacSHA{size}" for size in (1, 224, 256, 384, 512))
-KEY_LENGTHS = (128, 192, 256)
+from odradek.server.security.password_encoder import (
+    CBC,
+    DEFAULT_KEY_FACTORY,
+    GCM,
+    KEY_FACTORIES,
+    KEY_LENGTHS,
+    MAX_ITERATIONS,
+    EncoderSettings,
+)
 
 
 class PasswordProperties(PropertySet):
@@ -21,13 +26,13 @@ class PasswordProperties(PropertySet):
     password_encoder_keyfactory_algorithm = string(
         "password.encoder.keyfactory.algorithm",
         None,
-        choices=KEY_FACTORIES,
-        doc="Derivation of the key from the secret; by default PBKDF2WithHmacSHA512.",
+        choices=tuple(KEY_FACTORIES),
+        doc=f"Derivation of the key from the secret; by default {DEFAULT_KEY_FACTORY}.",
     )
     password_encoder_cipher_algorithm = string(
         "password.encoder.cipher.algorithm",
-        "AES/CBC/PKCS5Padding",
-        choices=CIPHERS,
+        CBC,
+        choices=(CBC, GCM),
         doc="Encryption of passwords.",
     )
     password_encoder_key_length = integer(
@@ -41,6 +46,18 @@ class PasswordProperties(PropertySet):
         "password.encoder.iterations",
         4096,
         minimum=1024,
-        maximum=10_000_000,
+        maximum=MAX_ITERATIONS,
         doc="Iterations of the derivation of the key; 4096 take some 2 ms.",
     )
+
+    @property
+    def password_encoder_settings(self) -> EncoderSettings:
+        """The encryption of dynamically configured passwords."""
+        return EncoderSettings(
+            self.password_encoder_secret,
+            self.password_encoder_old_secret,
+            self.password_encoder_keyfactory_algorithm or DEFAULT_KEY_FACTORY,
+            self.password_encoder_cipher_algorithm,
+            self.password_encoder_key_length,
+            self.password_encoder_iterations,
+        )

@@ -4,6 +4,9 @@ from typing import Final
 
 from odradek.properties import PropertySet, class_name, integer, long, password, string, string_list
 
+SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
+"""Security protocols with SASL."""
+
 LOGIN_MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",

@@ -4,7 +4,9 @@ from typing import Final
 
 from odradek.properties import PropertySet, boolean, integer, password, string, string_list
 from odradek.server.config.reasons import JAVA_CLASS
-from odradek.server.config.security import STORE_TYPES, TLS_VERSIONS
+from odradek.server.config.security import STORE_TYPES, TLS_VERSIONS, SecurityProperties
+from odradek.server.security.sasl.jaas import JaasError, find_credentials, parse_login_module
+from odradek.server.security.tls.settings import TlsSettings
 
 DEFAULT_PORT = 2181
 
@@ -141,6 +143,53 @@ class ZooKeeperProperties(PropertySet):
         minimum=0,
         doc="Largest broker.id that can be configured with ZooKeeper; generated ids are larger.",
     )
+
+    @property
+    def zookeeper_tls_settings(self) -> TlsSettings | None:
+        """The TLS properties of connections to ZooKeeper; None without TLS."""
+        if not self.zookeeper_ssl_client_enable:
+            return None
+        key_type = self._find_store_type(self.zookeeper_ssl_keystore_type, self.zookeeper_ssl_keystore_location)
+        trust_type = self._find_store_type(self.zookeeper_ssl_truststore_type, self.zookeeper_ssl_truststore_location)
+        key_password, trust_password = self.zookeeper_ssl_keystore_password, self.zookeeper_ssl_truststore_password
+        return TlsSettings(
+            prefix="zookeeper.",
+            own=frozenset(SecurityProperties.declared()),
+            keystore_type=key_type,
+            keystore_location=self.zookeeper_ssl_keystore_location,
+            keystore_password=None if key_type == "PEM" else key_password,
+            keystore_key=None,
+            keystore_certificate_chain=None,
+            key_password=key_password,
+            truststore_type=trust_type,
+            truststore_location=self.zookeeper_ssl_truststore_location,
+            truststore_password=None if trust_type == "PEM" else trust_password,
+            truststore_certificates=None,
+            client_auth="none",
+            enabled_protocols=self.zookeeper_ssl_enabled_protocols or (self.zookeeper_ssl_protocol,),
+            cipher_suites=self.zookeeper_ssl_cipher_suites or (),
+            endpoint_identification_algorithm=self.zookeeper_ssl_endpoint_identification_algorithm,
+            principal_mapping_rules="DEFAULT",
+            allow_dn_changes=False,
+            allow_san_changes=False,
+            engine_factory_class=None,
+        )
+
+    @staticmethod
+    def _find_store_type(given: str | None, location: str | None) -> str:
+        return given or ("PEM" if (location or "").endswith(".pem") else "JKS")
+
+    @property
+    def zookeeper_credentials(self) -> tuple[str, str] | None:
+        """User name and password for ZooKeeper; None without SASL. Raises PropertyError."""
+        text = self.zookeeper_sasl_jaas_config
+        if text is None:
+            return None
+        prop = type(self).declared()["zookeeper.sasl.jaas.config"]
+        try:
+            return find_credentials(parse_login_module(text, DIGEST_LOGIN_MODULE))
+        except JaasError as error:
+            raise prop.error(text, str(error)) from None
 
 
 def parse_connect(text: str) -> tuple[str, str]:

@@ -14,14 +14,14 @@ from odradek.properties import PropertyError
 
 CBC: Final = "AES/CBC/PKCS5Padding"
 GCM: Final = "AES/GCM/NoPadding"
-_KEY_LENGTHS: Final = (128, 192, 256)
+KEY_LENGTHS: Final = (128, 192, 256)
 
 KEY_FACTORIES: Final = {f"PBKDF2WithHmacSHA{size}": f"sha{size}" for size in (1, 224, 256, 384, 512)}
 """Java's names of key derivations, with the digest of each."""
 
 DEFAULT_KEY_FACTORY: Final = "PBKDF2WithHmacSHA512"
 
-_MAX_ITERATIONS: Final = 10_000_000
+MAX_ITERATIONS: Final = 10_000_000
 _SALT_BYTES: Final = 256
 _BLOCK_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
@@ -107,7 +107,7 @@ def _decrypt(encoded: str, secret: str) -> str:
     """Raises ValueError, KeyError."""
     fields = {name: value for name, _, value in (part.strip().rpartition(":") for part in encoded.split(","))}
     iterations, key_length = int(fields["iterations"]), int(fields["keyLength"])
-    if not 0 < iterations <= _MAX_ITERATIONS or key_length not in _KEY_LENGTHS:
+    if not 0 < iterations <= MAX_ITERATIONS or key_length not in KEY_LENGTHS:
         raise ValueError("parameters that are not supported")
     salt, vector = base64.b64decode(fields["salt"]), base64.b64decode(fields["initializationVector"])
     key = _derive_key(secret, fields["keyFactoryAlgorithm"], salt, iterations, key_length)

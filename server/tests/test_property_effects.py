@@ -20,10 +20,14 @@ from odradek.server.tests.wire import Wire, until
 from odradek.testing import OdradekBroker
 
 
+def unused():
+    raise AssertionError("no client is served")
+
+
 def buffer_sizes(properties):
     """SO_SNDBUF and SO_RCVBUF of a connection that a listener with these properties accepts."""
     environment = Environment(SimpleNamespace())
-    listeners = BrokerListeners(BrokerConfig(properties), environment, lambda: None, lambda: None, lambda: None)
+    listeners = BrokerListeners(BrokerConfig(properties), environment, unused, unused, unused)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listeners._set_buffer_sizes(SimpleNamespace(socket=listening))
         with socket.create_connection(listening.getsockname()):

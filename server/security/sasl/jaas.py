@@ -25,7 +25,7 @@ _CONTROLS: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": 
 
 
 class JaasError(ValueError):
-    """The text is not one login module. The message contains no value of an option."""
+    """The text is not one login module, or not the expected one. The message contains no value of an option."""
 
 
 class LoginModule(NamedTuple):
@@ -43,6 +43,22 @@ class _Token(NamedTuple):
 
     text: str | None
     symbol: str
+
+
+def parse_login_module(text: str, class_name: str) -> LoginModule:
+    """Parse the value of a `sasl.jaas.config` whose login module must be this Java class. Raises JaasError."""
+    module = parse_jaas(text)
+    if module.class_name != class_name:
+        raise JaasError(f"the login module must be {class_name}, not {module.class_name}")
+    return module
+
+
+def find_credentials(module: LoginModule) -> tuple[str, str]:
+    """Return the options `username` and `password` of a login module. Raises JaasError."""
+    try:
+        return module.options["username"], module.options["password"]
+    except KeyError as error:
+        raise JaasError(f"the login module requires {error.args[0]}") from None
 
 
 def parse_jaas(text: str) -> LoginModule:

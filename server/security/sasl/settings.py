@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.properties import HIDDEN, PropertyError
 from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_MODULES
-from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_jaas
+from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_login_module
 
 if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 JAAS: Final = "sasl.jaas.config"
 
 CLIENT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Mechanisms with which a broker can connect to others."""
+"""Mechanisms with which this program can authenticate itself as a client of a broker."""
 
 
 class MechanismSettings(NamedTuple):
@@ -131,10 +131,6 @@ def make_client_settings(config: "BrokerConfig") -> ClientSettings:
 
 def _parse_login_module(name: str, mechanism: str, text: str) -> LoginModule:
     try:
-        jaas = parse_jaas(text)
+        return parse_login_module(text, LOGIN_MODULES[mechanism])
     except JaasError as error:
         raise PropertyError(name, HIDDEN, str(error)) from None
-    wanted = LOGIN_MODULES[mechanism]
-    if jaas.class_name != wanted:
-        raise PropertyError(name, HIDDEN, f"the login module of {mechanism} must be {wanted}, not {jaas.class_name}")
-    return jaas

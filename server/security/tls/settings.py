@@ -5,7 +5,8 @@ Sources: Kafka's documentation, "Security Configs"; KIP-651 (PEM), KIP-684 (mutu
 
 from typing import Final, NamedTuple
 
-from odradek.properties import PropertyError, PropertySet
+from odradek.properties import PropertyError
+from odradek.server.config.security import SecurityProperties
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 """Security protocols with TLS."""
@@ -61,9 +62,10 @@ class TlsSettings(NamedTuple):
         return PropertyError(f"{self.prefix}{name}" if name in self.own else name, value, allowed)
 
 
-def make_tls_settings(properties: PropertySet) -> TlsSettings:
-    """Return the settings of SecurityProperties without a listener."""
+def make_tls_settings(properties: SecurityProperties) -> TlsSettings:
+    """Return the settings without a listener."""
     values = {
-        prop.attribute.removeprefix("ssl_"): properties.value(name) for name, prop in properties.declared().items()
+        prop.attribute.removeprefix("ssl_"): properties.value(name)
+        for name, prop in SecurityProperties.declared().items()
     }
     return TlsSettings(prefix="", own=frozenset(), **values)
