@@ -5,6 +5,7 @@
 - `context`: role, epoch, the controller's own image, fenced writes
 - `registration`: the store's layout and the broker's registration
 - `repetition`: the repetition of failed work at growing intervals
+- `races`: the repetition of writes that another broker preceded
 - `restarts`: marks of registrations that no controller has followed
 - `store_changes`: watches on the store, and updates of the image when they fire
 - `states`: states of partitions and replicas

@@ -5,15 +5,16 @@ the response. Source: AclAuthorizer of Kafka 3.9; a notice and the change of its
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
 from odradek.protocol.access_control import PatternType, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.configs.entity_changes import RACES
 from odradek.replication.controller.configs.nodes import remove_old_notices
 from odradek.replication.controller.context import as_kafka_error
 from odradek.replication.controller.events import EventKind, EventLoop
+from odradek.replication.controller.races import retry_races
 from odradek.replication.metadata.acls import nodes
 from odradek.replication.metadata.acls.acl_cache import AclCache, decode_entries
 from odradek.replication.metadata.acls.bindings import (
@@ -32,7 +33,6 @@ from odradek.replication.metadata.store import (
     Node,
     Operation,
     SetData,
-    TransactionError,
     TransactionTooLargeError,
 )
 from odradek.replication.pauses import Pause, in_slices, run_with_pauses
@@ -42,8 +42,6 @@ ENTRIES_PER_TRANSACTION: Final = 500
 """Entries that a transaction adds at most: the authorizer applies them in one step, in some ms."""
 
 PATTERNS_PER_STEP: Final = 100
-
-_ATTEMPTS: Final = 10
 
 Change = Callable[[ResourcePattern, Entries], Entries]
 """Returns the new entries of a pattern from its current ones; called again if another broker was faster."""
@@ -152,21 +150,15 @@ class AclChanges:
         await self._pause()
 
     async def _update_some(self, patterns: Sequence[ResourcePattern], change: Change) -> None:
-        for attempt in range(_ATTEMPTS):
-            try:
-                self.cache.put(await self._update_once(patterns, change))
-                return
-            except TransactionError as error:
-                if not isinstance(error.cause, RACES) or attempt == _ATTEMPTS - 1:
-                    raise
-            except TransactionTooLargeError:
-                if len(patterns) == 1:
-                    message = f"the ACLs of {patterns[0]} are larger than a node of the metadata store"
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None
-                middle = len(patterns) // 2
-                await self._update_some(patterns[:middle], change)
-                await self._update_some(patterns[middle:], change)
-                return
+        try:
+            self.cache.put(await retry_races(partial(self._update_once, patterns, change)))
+        except TransactionTooLargeError:
+            if len(patterns) == 1:
+                message = f"the ACLs of {patterns[0]} are larger than a node of the metadata store"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None
+            middle = len(patterns) // 2
+            await self._update_some(patterns[:middle], change)
+            await self._update_some(patterns[middle:], change)
 
     async def _update_once(self, patterns: Sequence[ResourcePattern], change: Change) -> dict[ResourcePattern, Entries]:
         """Execute one transaction; return the entries that the patterns have after it."""

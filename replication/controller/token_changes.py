@@ -7,14 +7,14 @@ lifetimes are those of Kafka 4.3's DelegationTokenControlManager; a token and it
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from odradek.properties import INT64_MAX
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.configs.entity_changes import RACES
 from odradek.replication.controller.configs.nodes import remove_old_notices
 from odradek.replication.controller.context import as_kafka_error
 from odradek.replication.controller.events import EventKind, EventLoop, Work
+from odradek.replication.controller.races import retry_races
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.delegation_tokens import (
     CHANGES,
@@ -35,15 +35,12 @@ from odradek.replication.metadata.store import (
     NoNodeError,
     Operation,
     SetData,
-    TransactionError,
     TransactionTooLargeError,
 )
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_ATTEMPTS: Final = 10
 
 Change = Callable[[DelegationToken], DelegationToken | None]
 """Returns the new state of a token, or None to delete it; called again if another broker was faster."""
@@ -101,7 +98,7 @@ class TokenChanges:
             await self._store.transaction(operations)
             self.cache.put({token_id: token})
 
-        await self._submit("create a delegation token", partial(_retry, run))
+        await self._submit("create a delegation token", partial(retry_races, run))
         logger.info("created a delegation token token=%s owner=%s requester=%s", token_id, owner, requester)
         return token
 
@@ -180,7 +177,7 @@ class TokenChanges:
 
     async def _update(self, token_id: str, change: Change) -> bool:
         """Replace a token by `change` of its content in the store; return whether it was there."""
-        return await _retry(lambda: self._update_once(token_id, change))
+        return await retry_races(partial(self._update_once, token_id, change))
 
     async def _update_once(self, token_id: str, change: Change) -> bool:
         await self._store.ready()
@@ -205,17 +202,6 @@ class TokenChanges:
             return []
         notice = Create(f"{CHANGES}/{NOTICE_PREFIX}", token_id.encode(), sequential=True)
         return [notice, *await remove_old_notices(self._store, CHANGES, self._now_ms())]
-
-
-async def _retry(work: Work[T]) -> T:
-    """Run work again if another broker was faster. Raises TransactionError."""
-    for attempt in range(_ATTEMPTS):
-        try:
-            return await work()
-        except TransactionError as error:
-            if not isinstance(error.cause, RACES) or attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError("unreachable")
 
 
 def _decode(node: Node) -> tuple[DelegationToken, int]:

@@ -13,8 +13,8 @@
 - `change_notices`: notices of changes by other brokers
 - `config_follower`: configurations of a cluster member
 - `entity_configs`: configurations of users, client ids and IP addresses
-- `acls`: access control lists
 - `entity_names`: their names in paths
+- `acls`: access control lists
 - `delegation_tokens`: delegation tokens
 - `producer_id_blocks`: reservation of blocks of producer ids
 - `kraft_metadata`: reader of Apache Kafka's metadata log

@@ -1,16 +1,28 @@
-"""The notices of changes in the store: sequential nodes, whose names ascend, below one node."""
+"""Changes in the store by any broker, and their notices: sequential nodes, whose names ascend, below one node."""
 
 import logging
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Hashable, Sequence
+from typing import Any, Generic, TypeVar
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import read_node
-from odradek.replication.metadata.store import MetadataStore, Node, NoNodeError, StoreDamagedError, Watcher
+from odradek.replication.metadata.store import (
+    Create,
+    MetadataStore,
+    Node,
+    NodeExistsError,
+    NoNodeError,
+    StoreDamagedError,
+    TransactionError,
+    Watcher,
+)
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Hashable)
+
+Post = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
+"""Runs a coroutine function after those posted before; logs its error with the description."""
 
 
 class ChangeNotices(Generic[T]):
@@ -68,3 +80,16 @@ def make_config_notices(store: MetadataStore, watch: Watcher, missing_level: int
     return ChangeNotices(
         store, znodes.CONFIG_CHANGES, lambda node: znodes.decode_config_change(node.data), watch, missing_level
     )
+
+
+async def lay_out(store: MetadataStore, paths: Sequence[str]) -> None:
+    """Create those of the nodes that are missing; a parent precedes its children. Raises MetadataStoreError."""
+    while missing := [
+        path for path, node in zip(paths, await store.get_many(paths), strict=True) if node is None
+    ]:
+        try:
+            await store.transaction([Create(path) for path in missing])
+        except TransactionError as error:
+            # Another broker was faster.
+            if not isinstance(error.cause, NodeExistsError):
+                raise

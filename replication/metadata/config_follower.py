@@ -5,11 +5,11 @@ others have to read. A new topic has no notice: its configuration is read when t
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.change_notices import make_config_notices
+from odradek.replication.metadata.change_notices import Post, make_config_notices
 from odradek.replication.metadata.image import ClusterMetadata, Configs
 from odradek.replication.metadata.loader import (
     NODES_PER_READ,
@@ -25,9 +25,6 @@ logger = logging.getLogger(__name__)
 
 _TOPIC_PREFIX: Final = "topics/"
 _BROKER_PREFIX: Final = "brokers/"
-
-Post = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
-"""Runs a coroutine function after those posted before; logs its error with the description."""
 
 
 class ConfigFollower:

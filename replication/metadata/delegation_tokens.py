@@ -7,21 +7,14 @@ The store has the description of a token, and its HMAC is computed with a secret
 import hmac
 import logging
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.change_notices import ChangeNotices
+from odradek.replication.metadata.change_notices import ChangeNotices, Post, lay_out
 from odradek.replication.metadata.entity_names import desanitize_name, sanitize_name
 from odradek.replication.metadata.loader import get_children_if_any, read_nodes
-from odradek.replication.metadata.store import (
-    Create,
-    MetadataStore,
-    Node,
-    NodeExistsError,
-    TransactionError,
-    WatchEvent,
-)
+from odradek.replication.metadata.store import MetadataStore, Node, WatchEvent
 from odradek.replication.pauses import Pause
 
 TOKENS: Final = "/delegation_token/tokens"
@@ -32,9 +25,6 @@ LAYOUT: Final = ("/delegation_token", TOKENS, CHANGES)
 
 _VERSION: Final = 3
 _TOKEN_ID: Final = re.compile(r"[\w-]{1,100}", re.ASCII)
-
-Post = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
-"""Runs a coroutine function after those posted before; logs its error with the description."""
 
 
 class DelegationToken(NamedTuple):
@@ -137,7 +127,7 @@ class TokenCache:
 
         Raises MetadataStoreError.
         """
-        await self._lay_out()
+        await lay_out(self._store, LAYOUT)
         if self._store.is_shared:
             await self._notices.skip()
         found = await self._read(await get_children_if_any(self._store, TOKENS))
@@ -173,20 +163,6 @@ class TokenCache:
 
     def _on_notices(self, event: WatchEvent) -> None:
         self._post("delegation tokens changed", self.follow)
-
-    async def _lay_out(self) -> None:
-        """Create those of the nodes without tokens that are missing."""
-        while missing := [
-            path
-            for path, node in zip(LAYOUT, await self._store.get_many(LAYOUT), strict=True)
-            if node is None
-        ]:
-            try:
-                await self._store.transaction([Create(path) for path in missing])
-            except TransactionError as error:
-                # Another broker was faster.
-                if not isinstance(error.cause, NodeExistsError):
-                    raise
 
     async def _read(self, token_ids: list[str]) -> dict[str, DelegationToken | None]:
         """Return those of the tokens that exist; one that cannot be decoded is handled as by `read_nodes`."""

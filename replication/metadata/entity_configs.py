@@ -6,11 +6,11 @@ broker writes them, and a notice names the entity that the others have to read.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.change_notices import make_config_notices
+from odradek.replication.metadata.change_notices import Post, make_config_notices
 from odradek.replication.metadata.image import Configs
 from odradek.replication.metadata.loader import get_children_if_any, read_nodes
 from odradek.replication.metadata.store import MetadataStore, Node, WatchEvent
@@ -22,9 +22,6 @@ USERS: Final = "users"
 CLIENTS: Final = "clients"
 IPS: Final = "ips"
 _KINDS: Final = (USERS, CLIENTS, IPS)
-
-Post = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
-"""Runs a coroutine function after those posted before; logs its error with the description."""
 
 EntityListener = Callable[[Mapping[str, Configs]], None]
 """Receives the changed entities, by path; a removed one has an empty configuration."""

@@ -5,9 +5,9 @@ writes them.
 """
 
 from typing import Final, NamedTuple
-from urllib.parse import quote, unquote
 
 from odradek.replication.metadata.entity_configs import CLIENTS, IPS, USERS
+from odradek.replication.metadata.entity_names import desanitize_name, sanitize_name
 from odradek.replication.metadata.znodes import DEFAULT_ENTITY
 
 USER: Final = "user"
@@ -58,9 +58,8 @@ def parse_path(path: str) -> QuotaEntity | None:
 
 
 def _sanitize(name: str) -> str:
-    # Java's URLEncoder encodes a tilde, Python's `quote` does not.
-    return quote(name, safe="").replace("~", "%7E") if name else DEFAULT_ENTITY
+    return sanitize_name(name) if name else DEFAULT_ENTITY
 
 
 def _desanitize(name: str) -> str:
-    return DEFAULT if name == DEFAULT_ENTITY else unquote(name)
+    return DEFAULT if name == DEFAULT_ENTITY else desanitize_name(name)

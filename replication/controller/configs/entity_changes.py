@@ -1,27 +1,14 @@
 """Changes of the configurations of users, client ids and IP addresses, by any broker or by a tool."""
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
 
 from odradek.replication.controller.configs.nodes import config_notices
+from odradek.replication.controller.races import retry_races
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.entity_configs import CONFIG_ROOT
 from odradek.replication.metadata.image import Configs
-from odradek.replication.metadata.store import (
-    BadVersionError,
-    Create,
-    MetadataStore,
-    NodeExistsError,
-    NoNodeError,
-    Operation,
-    SetData,
-    TransactionError,
-)
-
-RACES: Final = (BadVersionError, NodeExistsError, NoNodeError)
-"""Another broker changed or created the configuration, or removed an old notice, at the same time."""
-
-_ATTEMPTS: Final = 10
+from odradek.replication.metadata.store import Create, MetadataStore, Operation, SetData
 
 
 async def change_entity(
@@ -32,18 +19,11 @@ async def change_entity(
     Of two changes at the same time the second is based on the first. `path` is that of `entity_configs`. Raises
     MetadataStoreError, and what `change` raises.
     """
-    node_path = f"{CONFIG_ROOT}/{path}"
-    for attempt in range(_ATTEMPTS):
-        try:
-            return await _change_once(store, node_path, change, now_ms())
-        except TransactionError as error:
-            if not isinstance(error.cause, RACES) or attempt == _ATTEMPTS - 1:
-                raise
-    raise AssertionError("unreachable")
+    return await retry_races(partial(_change_once, store, f"{CONFIG_ROOT}/{path}", change, now_ms))
 
 
 async def _change_once(
-    store: MetadataStore, path: str, change: Callable[[Configs], Configs], now_ms: int
+    store: MetadataStore, path: str, change: Callable[[Configs], Configs], now_ms: Callable[[], int]
 ) -> Configs:
     (node,) = await store.get_many([path])
     before = znodes.decode_config(node.data) if node is not None and node.data else {}
@@ -58,7 +38,7 @@ async def _change_once(
     else:
         operations.append(SetData(path, data, node.stat.version))
     if store.is_shared:
-        operations += await config_notices(store, path, now_ms)
+        operations += await config_notices(store, path, now_ms())
     await store.transaction(operations)
     return after
 

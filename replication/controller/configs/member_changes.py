@@ -8,18 +8,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.controller.configs.entity_changes import RACES
 from odradek.replication.controller.configs.nodes import config_operations
 from odradek.replication.controller.context import as_kafka_error
 from odradek.replication.controller.events import EventKind, EventLoop
+from odradek.replication.controller.races import retry_races
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import ClusterMetadata
-from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, TransactionError
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError
 
 T = TypeVar("T")
-
-_ATTEMPTS = 5
 
 
 class MemberConfigChanges:
@@ -46,15 +44,13 @@ class MemberConfigChanges:
         self._follower.put_broker(broker_id, configs)
 
     async def _put(self, path: str, configs: Mapping[str, str]) -> None:
-        for attempt in range(_ATTEMPTS):
-            try:
-                await self._store.transaction(await config_operations(self._store, path, configs, self._now_ms()))
-                return
-            except TransactionError as error:
-                if not isinstance(error.cause, RACES) or attempt == _ATTEMPTS - 1:
-                    raise as_kafka_error(error) from error
-            except MetadataStoreError as error:
-                raise as_kafka_error(error) from error
+        async def write() -> None:
+            await self._store.transaction(await config_operations(self._store, path, configs, self._now_ms()))
+
+        try:
+            await retry_races(write)
+        except MetadataStoreError as error:
+            raise as_kafka_error(error) from error
 
 
 class MemberConfigTarget:

@@ -5,8 +5,8 @@ AclAuthorizer of Kafka 3.9.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from odradek.protocol.access_control import Operation, Permission, ResourceType
 from odradek.replication.metadata.acls import nodes
@@ -19,23 +19,12 @@ from odradek.replication.metadata.acls.bindings import (
     Entries,
     ResourcePattern,
 )
-from odradek.replication.metadata.change_notices import ChangeNotices
+from odradek.replication.metadata.change_notices import ChangeNotices, Post, lay_out
 from odradek.replication.metadata.loader import NODES_PER_READ, get_children_if_any
-from odradek.replication.metadata.store import (
-    Create,
-    MetadataStore,
-    Node,
-    NodeExistsError,
-    StoreDamagedError,
-    TransactionError,
-    WatchEvent,
-)
+from odradek.replication.metadata.store import MetadataStore, Node, StoreDamagedError, WatchEvent
 from odradek.replication.pauses import Pause, run_with_pauses
 
 logger = logging.getLogger(__name__)
-
-Post = Callable[[str, Callable[[], Coroutine[Any, Any, None]]], None]
-"""Runs a coroutine function after those posted before; logs its error with the description."""
 
 AclListener = Callable[[AclTable], None]
 """Receives the changed patterns with their entries; a pattern without entries is removed."""
@@ -68,7 +57,7 @@ class AclCache:
 
         Raises MetadataStoreError.
         """
-        await self._lay_out()
+        await lay_out(self._store, nodes.LAYOUT)
         if self._store.is_shared:
             for notices in self._notices:
                 await notices.skip()
@@ -101,20 +90,6 @@ class AclCache:
 
     def _on_notices(self, event: WatchEvent) -> None:
         self._post("ACLs changed", self.follow)
-
-    async def _lay_out(self) -> None:
-        """Create those of the nodes without entries that are missing."""
-        while missing := [
-            path
-            for path, node in zip(nodes.LAYOUT, await self._store.get_many(nodes.LAYOUT), strict=True)
-            if node is None
-        ]:
-            try:
-                await self._store.transaction([Create(path) for path in missing])
-            except TransactionError as error:
-                # Another broker was faster.
-                if not isinstance(error.cause, NodeExistsError):
-                    raise
 
     async def _list_patterns(self) -> list[ResourcePattern]:
         patterns = []

@@ -16,7 +16,6 @@ WILDCARD: Final = "*"
 WILDCARD_PRINCIPAL: Final = "User:*"
 """The principal of entries for everybody."""
 
-
 MAX_MATCHED_LENGTH: Final = 249
 """Length of a resource name up to which each of its prefixes is looked up. No name of a topic is longer."""
 
