@@ -11,7 +11,7 @@ from odradek.protocol.messages.describe_groups import DescribeGroupsRequest, Des
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from odradek.server.authorization.guarding import GuardServices, Proceed, R, divide, join, then
+from odradek.server.authorization.guarding import GuardServices, Proceed, R, divide, finish, join
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
 from odradek.server.work.waits import map_reply
@@ -107,11 +107,7 @@ def list_groups(
         )
         return response
 
-    return map_reply(listed, lambda response: then(services, select(response), _unchanged))
-
-
-def _unchanged(response: ListGroupsResponse) -> ListGroupsResponse:
-    return response
+    return map_reply(listed, lambda response: finish(services, select(response)))
 
 
 def delete_groups(

@@ -68,6 +68,11 @@ def then(
     return shield(outcome) if carries_through else outcome
 
 
+def finish(services: GuardServices, steps: Generator[None, None, R]) -> "Reply[R]":
+    """Run `steps`, many in slices, and return their result."""
+    return then(services, steps, lambda result: result)
+
+
 def join(first: Sequence[T], second: Sequence[T]) -> list[T]:
     """Return the rows of two arrays as one, for a message that is only encoded (`schema.rows`)."""
     count = len(first)

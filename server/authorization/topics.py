@@ -28,7 +28,7 @@ from odradek.protocol.messages.delete_topics import (
 )
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.topic_names import CLUSTER_METADATA_TOPIC
-from odradek.server.authorization.guarding import GuardServices, Proceed, divide, join, then
+from odradek.server.authorization.guarding import GuardServices, Proceed, divide, finish, join, then
 from odradek.server.security.authorization.operations import Operation, ResourceType
 from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights, make_authorization_error
 from odradek.server.work.waits import map_reply
@@ -100,13 +100,9 @@ def create_topics(
             )
             for topic in refused
         ]
-        return map_reply(proceed(rest), lambda response: then(services, hide_configs(response, errors), _unchanged))
+        return map_reply(proceed(rest), lambda response: finish(services, hide_configs(response, errors)))
 
     return divide(services, rights, ResourceType.TOPIC, request.topics, find_name, create, Operation.CREATE)
-
-
-def _unchanged(response: CreateTopicsResponse) -> CreateTopicsResponse:
-    return response
 
 
 def delete_topics(

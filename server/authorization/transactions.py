@@ -14,7 +14,7 @@ from odradek.protocol.messages.describe_transactions import (
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.replication.metadata.topic_names import is_internal
-from odradek.server.authorization.guarding import GuardServices, Proceed, divide, then
+from odradek.server.authorization.guarding import GuardServices, Proceed, divide, finish, then
 from odradek.server.handlers.transactions import BATCHED_SINCE, refuse_topics
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
@@ -138,8 +138,4 @@ def list_transactions(
         )
         return response
 
-    return map_reply(proceed(request), lambda response: then(services, select(response), _unchanged))
-
-
-def _unchanged(response: ListTransactionsResponse) -> ListTransactionsResponse:
-    return response
+    return map_reply(proceed(request), lambda response: finish(services, select(response)))

@@ -19,8 +19,6 @@ try:
 except ImportError as error:
     raise ImportError(f"SASL mechanism GSSAPI needs python-gssapi: pip install 'odradek[gssapi]' ({error})") from None
 
-MECHANISM: Final = "GSSAPI"
-
 _NO_LAYER: Final = b"\x01"
 _OFFER: Final = _NO_LAYER + bytes(3)
 """Security layers that the broker offers: none. The maximum size of a wrapped message is 0."""

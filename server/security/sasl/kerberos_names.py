@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from odradek.server.security.java_patterns import Replacement, compile_java_pattern
+
 _NAME: Final = re.compile(r"([^/@]*)(?:/([^/@]*))?@([^/@]*)")
 _RULE: Final = re.compile(
     r"DEFAULT|RULE:\[(?P<count>\d*):(?P<format>[^\]]*)\](?:\((?P<match>[^)]*)\))?"
     r"(?:s/(?P<old>[^/]*)/(?P<new>[^/]*)/(?P<all>g)?)?/?(?P<case>[LU])?"
 )
 _PARAMETER: Final = re.compile(r"\$(\d*)")
-_JAVA_REPLACEMENT: Final = re.compile(r"\\(.)|\$(\d)|([\\$])", re.DOTALL)
 _NOT_SIMPLE: Final = re.compile(r"[/@]")
 
 
@@ -49,7 +50,7 @@ class ShortNameRule(NamedTuple):
 
     component_count, format: for principals of so many components, the text that is made of them; `$0` is the realm
     match: the text must match it as a whole
-    old, new, is_repeated: the substitution in the text, in Python's syntax
+    old, new, is_repeated: the substitution in the text
     case: L or U if the result has only lower or upper case
     """
 
@@ -57,7 +58,7 @@ class ShortNameRule(NamedTuple):
     format: str = ""
     match: re.Pattern[str] | None = None
     old: re.Pattern[str] | None = None
-    new: str = ""
+    new: Replacement | None = None
     is_repeated: bool = False
     case: str = ""
 
@@ -73,8 +74,8 @@ class ShortNameRule(NamedTuple):
         text = _PARAMETER.sub(lambda match: _find_component(match, components), self.format)
         if self.match is not None and self.match.fullmatch(text) is None:
             return None
-        if self.old is not None:
-            text = self.old.sub(self.new, text, count=0 if self.is_repeated else 1)
+        if self.old is not None and self.new is not None:
+            text = self.old.sub(self.new.expand, text, count=0 if self.is_repeated else 1)
         if _NOT_SIMPLE.search(text):
             raise KerberosNameError(f"the user name {text} contains / or @")
         return text.lower() if self.case == "L" else text.upper() if self.case == "U" else text
@@ -91,16 +92,17 @@ def parse_rule(text: str) -> ShortNameRule:
     if match["format"] is None:
         return ShortNameRule()
     try:
+        old = None if match["old"] is None else compile_java_pattern(match["old"])
         return ShortNameRule(
             int(match["count"]),
             match["format"],
-            None if match["match"] is None else re.compile(match["match"]),
-            None if match["old"] is None else re.compile(match["old"]),
-            _JAVA_REPLACEMENT.sub(_translate, match["new"] or ""),
+            None if match["match"] is None else compile_java_pattern(match["match"]),
+            old,
+            None if old is None else Replacement(match["new"], old),
             match["all"] is not None,
             match["case"] or "",
         )
-    except re.error as error:
+    except ValueError as error:
         raise KerberosRuleError(f"invalid rule {text}: {error}") from None
 
 
@@ -130,13 +132,3 @@ def _find_component(match: re.Match[str], components: Sequence[str]) -> str:
     if not 0 <= index < len(components):
         raise KerberosNameError(f"a rule has {match[0]}, but the principal has {len(components) - 1} components")
     return components[index]
-
-
-def _translate(match: re.Match[str]) -> str:
-    """Return Python's syntax for an element of a replacement in Java's: escape, group, or a character alone."""
-    escaped, group, alone = match.groups()
-    if alone is not None:
-        raise KerberosRuleError("a replacement ends with \\ or has $ without the number of a group")
-    if group is not None:
-        return rf"\g<{group}>"
-    return r"\\" if escaped == "\\" else str(escaped)

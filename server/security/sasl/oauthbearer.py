@@ -13,8 +13,6 @@ from odradek.server.security.sasl.mechanism import Authenticated, SaslError
 
 logger = logging.getLogger(__name__)
 
-MECHANISM: Final = "OAUTHBEARER"
-
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'
 """Kafka's response to a token that is not valid, without the reason."""
 
