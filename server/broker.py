@@ -283,15 +283,9 @@ class Broker:
             return
         # Imported here because most brokers have no authorizer.
         from odradek.server.authorization.stage import AuthorizationStage, list_guard_modules
-        from odradek.server.config.authorization import parse_super_users
-        from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
+        from odradek.server.security.authorization.acl_authorizer import make_authorizer
 
-        services.authorizer = AclAuthorizer(
-            acls.cache,
-            parse_super_users(self.config.super_users),
-            allows_without_acl=self.config.allow_everyone_if_no_acl_found,
-            monotonic_ms=self._environment.monotonic_ms,
-        )
+        services.authorizer = make_authorizer(self.config, acls.cache, self._environment.monotonic_ms)
         self._stages = (AuthorizationStage(services.authorizer),)
         self.guards = list_guard_modules(services.apis.values())
 

@@ -2,6 +2,7 @@
 
 - `session_cache`: fetch sessions (KIP-227)
 - `requested_partitions`: the partitions in a request
+- `reader`: the client that fetches
 - `limited_read`: one read of the partitions of a fetch
 - `read_rights`: the topics that a consumer may read
 - `session_watch`: the partitions that a follower's fetch reads

@@ -6,7 +6,7 @@ list aborted transactions (KIP-98).
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
@@ -17,6 +17,7 @@ from odradek.protocol.messages.fetch import (
 from odradek.protocol.schema import rows
 from odradek.replication.replicas.partition import READ_COMMITTED, Partition
 from odradek.server.fetching.purgatory import PartitionWatch
+from odradek.server.fetching.reader import FetchReader
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
@@ -43,24 +44,6 @@ class FetchTarget(PartitionWatch):
         self.requested = requested
         self.partition = partition
         self.available_bytes = 0
-
-
-class FetchReader(NamedTuple):
-    """The client that fetches, and the records that it may read.
-
-    isolation_level: None for replicas and debugging clients, which read up to the log end
-    leader_only: only the leader serves the fetch; otherwise followers do as well, up to their high watermarks
-    follower: the broker id of a follower; -1 for other clients
-    broker_epoch: of the follower's registration; -1 if unknown
-    rack, listener: of a consumer, if it is to be sent to a follower in its rack (KIP-392)
-    """
-
-    isolation_level: int | None
-    leader_only: bool
-    follower: int = -1
-    broker_epoch: int = -1
-    rack: str = ""
-    listener: str = ""
 
 
 class LimitedRead:

@@ -14,7 +14,7 @@ response. From version 11 on consumers may fetch from followers (KIP-392).
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -30,10 +30,8 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.metadata.image import NO_BROKER_EPOCH
 from odradek.server.fetching.limited_read import (
     NO_RECORDS,
-    FetchReader,
     FetchRow,
     FetchTarget,
     LimitedRead,
@@ -42,6 +40,7 @@ from odradek.server.fetching.limited_read import (
 )
 from odradek.server.fetching.purgatory import DelayedOperation
 from odradek.server.fetching.read_rights import ReadRights
+from odradek.server.fetching.reader import find_reader
 from odradek.server.fetching.requested_partitions import (
     PARTITIONS_PER_STEP,
     FetchPartitions,
@@ -80,10 +79,7 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_SINCE: Final = 13
 ERROR_AT_TOP_SINCE: Final = 7
-FOLLOWERS_READABLE_SINCE: Final = 11
-CONSUMER: Final = -1
 LEADER_NAMED_SINCE: Final = 16
-REPLICA_STATE_SINCE: Final = 15
 ENDED_INPUT_WAIT_MS: Final = 1000
 """Maximum wait of a fetch whose client has closed its side of the connection, but may still read the response."""
 FOLLOWER_PARTITIONS_PER_STEP: Final = 25
@@ -93,14 +89,11 @@ complete a produce request for each partition."""
 _FEW_PARTITIONS: Final = 4
 """Number of unsettled partitions up to which a retry of a follower's fetch reads them without a measurement before."""
 
-_FOLLOWER_READERS: Final = 64
 _ROW_BYTES: Final = 60
 """Size of a partition in a response, without its records."""
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_URGENT: Final = (*_MISSING, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 """Errors of partitions that do not end the wait for others."""
-
-_DEBUGGING_READER: Final = FetchReader(None, leader_only=False)
 
 ReadSteps = Generator[None, None, FetchResponse]
 FirstReadSteps = Generator[None, None, FetchResponse | None]
@@ -186,7 +179,7 @@ class _Fetch:
         self.uses_ids = self.version >= TOPIC_IDS_SINCE
         self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
-        self.reader = self._find_reader()
+        self.reader = find_reader(request, self.version, services.config, context.listener_name)
         charge = context.charge
         if charge is not None:
             self._limit(charge)
@@ -605,21 +598,6 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _find_reader(self) -> FetchReader:
-        request, version = self.request, self.version
-        replica_id = request.replica_id if version < REPLICA_STATE_SINCE else request.replica_state.replica_id
-        if replica_id != CONSUMER:
-            if replica_id < 0:
-                return _DEBUGGING_READER
-            broker_epoch = NO_BROKER_EPOCH if version < REPLICA_STATE_SINCE else request.replica_state.replica_epoch
-            return _make_follower_reader(replica_id, broker_epoch)
-        leader_only = version < FOLLOWERS_READABLE_SINCE
-        if not leader_only and request.rack_id and self.services.config.selects_replicas_by_rack:
-            return FetchReader(
-                request.isolation_level, leader_only=False, rack=request.rack_id, listener=self.context.listener_name
-            )
-        return _make_reader(request.isolation_level, leader_only)
-
     def _make_read(self) -> LimitedRead:
         return LimitedRead(self.version, self.reader, self.max_bytes, self.session is None, self._find_cause)
 
@@ -772,17 +750,6 @@ class _Fetch:
 def _estimate_bytes(read: LimitedRead) -> int:
     """Return about the size of the response, which is not encoded yet: most of it are records."""
     return read.read_bytes + len(read.rows) * _ROW_BYTES
-
-
-@cache
-def _make_reader(isolation_level: int, leader_only: bool) -> FetchReader:
-    """Return one shared reader for all consumers of a kind."""
-    return FetchReader(isolation_level, leader_only)
-
-
-@lru_cache(_FOLLOWER_READERS)
-def _make_follower_reader(replica_id: int, broker_epoch: int) -> FetchReader:
-    return FetchReader(None, leader_only=True, follower=replica_id, broker_epoch=broker_epoch)
 
 
 @cache

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from odradek.properties import INT32_MAX
 from odradek.replication.metadata.image import Configs
 from odradek.server.quotas.entities import DEFAULT, parse_path
 from odradek.server.quotas.keys import CONNECTION_CREATION_RATE
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ANY_USER: Final = ""
-_UNLIMITED: Final = 2**31 - 1
 
 
 class IpRates:
@@ -55,7 +55,7 @@ class IpRates:
         A connection that is closed does not count. The time is at most one sample.
         """
         meter = self._meters.find(_ANY_USER, host)
-        if meter is None or meter.bound >= _UNLIMITED:
+        if meter is None or meter.bound >= INT32_MAX:
             return 0.0
         time_ms = self._monotonic_ms()
         throttle_ms = min(meter.record(1, time_ms), self._window.sample_ms)

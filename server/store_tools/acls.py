@@ -26,9 +26,8 @@ from odradek.replication.metadata.acls.bindings import (
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, Waiter
 from odradek.replication.pauses import no_pause
 from odradek.server.config import BrokerConfig
-from odradek.server.config.authorization import parse_super_users
 from odradek.server.environment import Environment
-from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
+from odradek.server.security.authorization.acl_authorizer import make_authorizer
 from odradek.server.security.authorization.operations import CLUSTER_NAME, SUPPORTED_OPERATIONS
 from odradek.server.security.principal import parse_principal
 from odradek.server.store_tools.store import UsageError, add_config_arguments, fail, load_given_config, run_with_store
@@ -207,12 +206,7 @@ def _test(options: argparse.Namespace) -> _Command:
         if not config.authorizer_class_name:
             sys.stdout.write("allowed: every operation is, because authorizer.class.name is not set\n")
             return 0
-        authorizer = AclAuthorizer(
-            acls.cache,
-            parse_super_users(config.super_users),
-            allows_without_acl=config.allow_everyone_if_no_acl_found,
-            monotonic_ms=lambda: 0,
-        )
+        authorizer = make_authorizer(config, acls.cache, lambda: 0)
         decision = authorizer.explain(
             options.principal, options.host, options.operation, resource.resource_type, resource.name or ""
         )

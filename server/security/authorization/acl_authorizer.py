@@ -10,8 +10,10 @@ from typing import Final
 from odradek.protocol.access_control import Operation, ResourceType
 from odradek.replication.metadata.acls.acl_cache import AclCache
 from odradek.replication.metadata.acls.bindings import AclTable
+from odradek.server.config import BrokerConfig
+from odradek.server.config.authorization import parse_super_users
 from odradek.server.security.authorization.acl_index import AclIndex, Decision, normalize_host
-from odradek.server.security.authorization.audit_log import AuditLog
+from odradek.server.security.authorization.audit_log import Attempt, AuditLog
 from odradek.server.security.authorization.authorizer import AuthorizedClient
 from odradek.server.security.principal import Principal
 
@@ -100,11 +102,26 @@ class AclAuthorizer:
     def _log(self, key: _Key, decision: Decision, audits_denial: bool) -> None:
         if decision.is_allowed:
             if self._audit_log.has_permissions:
-                self._audit_log.allowed(str(key[0]), key[1].removeprefix("/"), *key[2:], decision)
+                self._audit_log.allowed(_make_attempt(key), decision)
         elif audits_denial:
-            self._audit_log.denied(str(key[0]), key[1].removeprefix("/"), *key[2:], decision)
+            self._audit_log.denied(_make_attempt(key), decision)
 
     def _on_change(self, table: AclTable) -> None:
         self._index.update(table)
         self._decisions.clear()
         self.version += 1
+
+
+def _make_attempt(key: _Key) -> Attempt:
+    principal, client_host, operation, resource_type, name = key
+    return Attempt(str(principal), client_host.removeprefix("/"), operation, resource_type, name)
+
+
+def make_authorizer(config: BrokerConfig, acls: AclCache, monotonic_ms: Callable[[], int]) -> AclAuthorizer:
+    """Return the authorizer of a broker with `authorizer.class.name`."""
+    return AclAuthorizer(
+        acls,
+        parse_super_users(config.super_users),
+        allows_without_acl=config.allow_everyone_if_no_acl_found,
+        monotonic_ms=monotonic_ms,
+    )

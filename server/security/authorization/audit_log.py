@@ -9,7 +9,7 @@ Kafka's kafka.authorizer.logger.
 import json
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from odradek.protocol.access_control import Operation, ResourceType
 from odradek.server.security.authorization.acl_index import Decision
@@ -21,6 +21,16 @@ MAX_NAME_LENGTH: Final = 200
 
 MAX_DENIALS_PER_S: Final = 1000
 """A request may name thousands of resources, and a line takes some 20 us of the reactor's time."""
+
+
+class Attempt(NamedTuple):
+    """An operation of a client. Without `name` it is one on every resource of the type."""
+
+    principal: str
+    host: str
+    operation: Operation
+    resource_type: ResourceType
+    name: str | None
 
 
 class AuditLog:
@@ -40,16 +50,8 @@ class AuditLog:
         """True if allowed operations are logged."""
         return logger.isEnabledFor(logging.DEBUG)
 
-    def denied(
-        self,
-        principal: str,
-        host: str,
-        operation: Operation,
-        resource_type: ResourceType,
-        name: str | None,
-        decision: Decision,
-    ) -> None:
-        """Log a denial; without `name` that of an operation on every resource of a type."""
+    def denied(self, attempt: Attempt, decision: Decision) -> None:
+        """Log a denial."""
         second = self._monotonic_ms() // 1000
         if second != self._second:
             self._second, self._written = second, 0
@@ -60,30 +62,15 @@ class AuditLog:
             self._omitted += 1
             return
         self._written += 1
-        logger.info("%s", _format_line("Denied", principal, host, operation, resource_type, name, decision))
+        logger.info("%s", _format_line("Denied", attempt, decision))
 
-    def allowed(
-        self,
-        principal: str,
-        host: str,
-        operation: Operation,
-        resource_type: ResourceType,
-        name: str | None,
-        decision: Decision,
-    ) -> None:
+    def allowed(self, attempt: Attempt, decision: Decision) -> None:
         """Log a permission."""
-        logger.debug("%s", _format_line("Allowed", principal, host, operation, resource_type, name, decision))
+        logger.debug("%s", _format_line("Allowed", attempt, decision))
 
 
-def _format_line(
-    outcome: str,
-    principal: str,
-    host: str,
-    operation: Operation,
-    resource_type: ResourceType,
-    name: str | None,
-    decision: Decision,
-) -> str:
+def _format_line(outcome: str, attempt: Attempt, decision: Decision) -> str:
+    principal, host, operation, resource_type, name = attempt
     resource = "any" if name is None else quote(name)
     return (
         f"{outcome} principal={quote(principal)} host={host} operation={operation.title} "
