@@ -272,13 +272,13 @@ class Broker:
         services.replicas.on_offline = self._on_late_failure
         image.listeners.append(self._on_metadata)
         self._set_authorizer(services)
-        services.tokens = self._membership.tokens
+        services.tokens = membership.clients.tokens
         await membership.join(services, self._make_registration(advertised))
         return services
 
     def _set_authorizer(self, services: Services) -> None:
         """Make the authorizer, if one is configured, before the membership loads its ACLs."""
-        acls = services.acls = self._membership.acls
+        acls = services.acls = self._membership.clients.acls
         if acls is None:
             return
         # Imported here because most brokers have no authorizer.
@@ -304,7 +304,7 @@ class Broker:
             self._slices,
             self.listeners.quotas.limit_addresses,
         )
-        membership.entity_configs.listeners.append(quotas.update)
+        membership.clients.entity_configs.listeners.append(quotas.update)
         self._replicas = ReplicaManager(
             config.node_id,
             membership.assignments,
@@ -321,7 +321,7 @@ class Broker:
             config=config,
             configs=configs,
             controller=controller,
-            entity_configs=membership.entity_configs,
+            entity_configs=membership.clients.entity_configs,
             features=await membership.make_features(),
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)

@@ -1,8 +1,7 @@
 """The membership of a broker in its cluster.
 
 - `interface`: the steps of a start and a stop that depend on the kind of membership
-- `acls`: the ACLs of a broker with an authorizer
-- `delegation_tokens`: the delegation tokens of a broker with a secret for them
+- `clients`: metadata about clients: users, quotas, ACLs, delegation tokens
 - `embedded`: a broker alone in its cluster, with an embedded metadata store
 - `controlled_shutdown`: the move of leaderships before a stop
 - `cluster`: a broker of a cluster that ZooKeeper coordinates

@@ -37,7 +37,6 @@ from odradek.replication.following.fetcher_manager import ReplicaFetcherManager
 from odradek.replication.following.settings import FetcherParts, FetcherSettings
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
-from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, MetadataDelta
 from odradek.replication.metadata.loader import (
     count_partitions,
@@ -64,9 +63,8 @@ from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
 from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.environment import Environment
-from odradek.server.membership.acls import make_acls
+from odradek.server.membership.clients import ClientMetadata
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
-from odradek.server.membership.delegation_tokens import delete_expired_tokens, make_tokens
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.security.sasl.mechanism import Authenticate
@@ -80,8 +78,6 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
-    from odradek.replication.controller.acl_changes import AclChanges
-    from odradek.replication.controller.token_changes import TokenChanges
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
@@ -122,9 +118,7 @@ class ClusterMembership:
         self._opened: OpenedStore | None = None
         self._configs: ConfigFollower | None = None
         self._config_target: MemberConfigTarget | None = None
-        self._entity_configs: EntityConfigs | None = None
-        self.acls: AclChanges | None = None
-        self.tokens: TokenChanges | None = None
+        self._clients: ClientMetadata | None = None
         self._isr_check: DelayedCall | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
@@ -296,9 +290,7 @@ class ClusterMembership:
         store.add_session_listener(self._controlled_shutdown.on_session)
         self._opened = OpenedStore(store, controller, cluster_id)
         self._configs = ConfigFollower(store, self._metadata, self._post)
-        self._entity_configs = EntityConfigs(store, self._post)
-        self.acls = make_acls(config, store, self._events, environment.now_ms)
-        self.tokens = make_tokens(config, store, self._events, environment)
+        self._clients = ClientMetadata(config, environment, store, self._events)
         self._events.on_failure = Repetition(
             self._delayed_tasks.run_later,
             lambda: self._post("read changed configurations again", self._follow_again),
@@ -312,11 +304,7 @@ class ClusterMembership:
         """Read changed configurations and the features again, and watch them, after an event that failed."""
         assert self._configs is not None
         await self._configs.follow()
-        await self.entity_configs.follow()
-        if self.acls is not None:
-            await self.acls.cache.follow()
-        if self.tokens is not None:
-            await self.tokens.cache.follow()
+        await self.clients.follow()
         await self._load_features()
 
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -328,13 +316,7 @@ class ClusterMembership:
         await self._events.submit(
             EventKind.CONFIGURATION, "load configurations", partial(self._configs.start, topic_ids)
         )
-        await self._events.submit(
-            EventKind.CONFIGURATION, "load configurations of users and clients", self.entity_configs.start
-        )
-        if self.acls is not None:
-            await self.acls.load()
-        if self.tokens is not None:
-            await self.tokens.load()
+        await self.clients.load()
 
     async def load_topics(self) -> StoredTopics:
         """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
@@ -404,11 +386,7 @@ class ClusterMembership:
         await self._controller.start(registration)
         await self._controller.finish_deletions()
         self._check_isrs()
-        if self.tokens is not None:
-            interval_ms = self._config.delegation_token_expiry_check_interval_ms
-            delete_expired_tokens(
-                self.tokens, interval_ms, self._delayed_tasks, lambda: self._controller.is_active
-            )
+        self.clients.delete_expired_tokens(self._delayed_tasks, lambda: self._controller.is_active)
         self._pacing.start(LeaderRebalance(self._controller, services.configs, self._delay).run())
 
     def _watch_peers(self, _: MetadataDelta) -> None:
@@ -474,10 +452,10 @@ class ClusterMembership:
         return self._config_target
 
     @property
-    def entity_configs(self) -> EntityConfigs:
-        """The configurations of users, client ids and IP addresses."""
-        assert self._entity_configs is not None
-        return self._entity_configs
+    def clients(self) -> ClientMetadata:
+        """The metadata about clients."""
+        assert self._clients is not None
+        return self._clients
 
     @property
     def control(self) -> BrokerControl:

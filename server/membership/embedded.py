@@ -5,7 +5,6 @@ may adopt the topics that the log directories contain.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 
@@ -19,7 +18,6 @@ from odradek.replication.controller.registration import StartError, prepare_stor
 from odradek.replication.controller.states.epoch_floor import FoundEpochs
 from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
 from odradek.replication.metadata.kraft_metadata import mark_adopted
 from odradek.replication.metadata.loader import read_image
@@ -31,17 +29,12 @@ from odradek.server.config import BrokerConfig
 from odradek.server.coordinators.producer_id_blocks import ProducerIdBlocks
 from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.environment import Environment
-from odradek.server.membership.acls import make_acls
-from odradek.server.membership.delegation_tokens import delete_expired_tokens, make_tokens
+from odradek.server.membership.clients import ClientMetadata
 from odradek.server.membership.interface import OpenedStore, StoredTopics
 from odradek.server.services import Services
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store, read_metas
 from odradek.server.work.delayed_tasks import DelayedTasks
 from odradek.server.work.metadata_pacing import ReactorPacing
-
-if TYPE_CHECKING:
-    from odradek.replication.controller.acl_changes import AclChanges
-    from odradek.replication.controller.token_changes import TokenChanges
 
 
 async def lay_out_store(
@@ -83,17 +76,15 @@ class EmbeddedMembership:
         self._adoption: Adoption | None = None
         self._kraft: FoundMetadata | None = None
         self._opened: OpenedStore | None = None
-        self._entity_configs: EntityConfigs | None = None
-        self.acls: AclChanges | None = None
-        self.tokens: TokenChanges | None = None
-        self._security_events = EventLoop(pacing)
+        self._clients: ClientMetadata | None = None
+        self._client_events = EventLoop(pacing)
         self._features = Features()
 
     @property
-    def entity_configs(self) -> EntityConfigs:
-        """The configurations of users, client ids and IP addresses."""
-        assert self._entity_configs is not None
-        return self._entity_configs
+    def clients(self) -> ClientMetadata:
+        """The metadata about clients."""
+        assert self._clients is not None
+        return self._clients
 
     @property
     def _store(self) -> MetadataStore:
@@ -122,10 +113,7 @@ class EmbeddedMembership:
             await store.close()
             raise
         self._opened = OpenedStore(store, controller, cluster_id)
-        # Without another broker there are no notices, so that nothing is posted.
-        self._entity_configs = EntityConfigs(store, lambda description, work: None)
-        self.acls = make_acls(config, store, self._security_events, environment.now_ms)
-        self.tokens = make_tokens(config, store, self._security_events, environment)
+        self._clients = ClientMetadata(config, environment, store, self._client_events)
         return self._opened
 
     def _find_kraft_metadata(self) -> FoundMetadata | None:
@@ -198,18 +186,8 @@ class EmbeddedMembership:
         services.replicas.make_waiter = self._pacing.waiter
         controller.run_on(self._pacing)
         self._store.pace(self._pacing)
-        await self._load_clients()
-        if self.tokens is not None:
-            interval_ms = self._config.delegation_token_expiry_check_interval_ms
-            delete_expired_tokens(self.tokens, interval_ms, self._delayed_tasks, lambda: True)
-
-    async def _load_clients(self) -> None:
-        """Load the configurations of users and clients, the ACLs, and the delegation tokens."""
-        await self.entity_configs.start()
-        if self.acls is not None:
-            await self.acls.load()
-        if self.tokens is not None:
-            await self.tokens.load()
+        await self.clients.load()
+        self.clients.delete_expired_tokens(self._delayed_tasks, lambda: True)
 
     def _mark_adopted(self, kraft: FoundMetadata, directories: Iterable[str]) -> None:
         """Record durably that Apache Kafka's metadata is adopted. Blocks; raises OSError.
@@ -268,13 +246,13 @@ class EmbeddedMembership:
         """Begin a new session. The session of an embedded store expires only in tests."""
         await self._controller.rejoin()
         await self._features.load(self._store)
-        await self._load_clients()
+        await self.clients.load()
 
     async def reload(self) -> None:
         """Load everything again."""
         await self._controller.reload()
         await self._features.load(self._store)
-        await self._load_clients()
+        await self.clients.load()
 
     def update_config(self, config: BrokerConfig) -> None:
         """Do nothing: there is no connection to another broker."""
@@ -283,8 +261,8 @@ class EmbeddedMembership:
         """Do nothing: there is no other broker."""
 
     def stop(self) -> None:
-        """Stop the controller and the changes of ACLs."""
-        self._security_events.stop()
+        """Stop the controller and the changes of metadata about clients."""
+        self._client_events.stop()
         if self._opened is not None:
             self._opened.controller.stop()
 

@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from odradek.log.storage.found_directories import KnownPartitions
 from odradek.replication.controller.controller import Controller
-from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
 from odradek.replication.metadata.store import MetadataStore
+from odradek.server.membership.clients import ClientMetadata
 
 if TYPE_CHECKING:
     from odradek.coordinator.transactions.producer_ids import ProducerIdManager
     from odradek.log.log_manager import LogManager
-    from odradek.replication.controller.acl_changes import AclChanges
     from odradek.replication.controller.admin.features import Features
-    from odradek.replication.controller.token_changes import TokenChanges
     from odradek.replication.replicas.leader_state import Replication
     from odradek.server.config import BrokerConfig
     from odradek.server.services import ClusterParts, Services
@@ -57,14 +55,8 @@ class Membership(Protocol):
     """The parts that leaders of partitions with several replicas need."""
 
     @property
-    def entity_configs(self) -> EntityConfigs:
-        """The configurations of users, client ids and IP addresses, after `open`; complete after `join`."""
-
-    acls: "AclChanges | None"
-    """The ACLs and their changes, after `open`, and loaded after `join`; None without an authorizer."""
-
-    tokens: "TokenChanges | None"
-    """The delegation tokens and their changes, after `open`, and loaded after `join`; None without a secret."""
+    def clients(self) -> ClientMetadata:
+        """The metadata about clients, after `open`; complete after `join`."""
 
     @property
     def cluster(self) -> "ClusterParts | None":
