@@ -19,11 +19,11 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 TIMEOUT_S = 10.0
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a connection raises that does not block and has nothing to receive, or no room to send."""
+"""Errors of a non-blocking connection that has nothing to receive, or no room to send."""
 
 
 class Security(NamedTuple):
-    """How a load connects.
+    """The way in which a load connects.
 
     ca: file of the trusted authority, empty for plaintext
     mechanism: empty without SASL

@@ -2,7 +2,7 @@
 
 - `cli`: the command line
 - `broker`: start and stop
-- `listeners`: ports, TLS and SASL of the listeners, and the limits of their connections
+- `listeners`: ports, TLS and SASL of the listeners, and the limits of connections
 - `membership`: a broker alone, or in a cluster
 - `environment`: clock, randomness, files, threads and metadata store of a broker
 - `services`: the parts that handlers use

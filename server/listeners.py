@@ -1,4 +1,4 @@
-"""The listeners of a broker: their ports, and what their connections share."""
+"""The listeners of a broker: ports, TLS, SASL, and the limits of connections."""
 
 import errno
 import os

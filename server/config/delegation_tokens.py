@@ -19,7 +19,7 @@ class DelegationTokenProperties(PropertySet):
         "delegation.token.max.lifetime.ms",
         604_800_000,
         minimum=1,
-        doc="Time after which a token cannot be renewed any more.",
+        doc="Time after which a token can no longer be renewed.",
     )
     delegation_token_expiry_time_ms = long(
         "delegation.token.expiry.time.ms",

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientMetadata:
-    """What the metadata store has about clients, and the changes of it as events. It is complete after `load`.
+    """The metadata about clients in the store, and its changes as events. It is complete after `load`.
 
     acls: the ACLs and their changes; None without an authorizer
     tokens: the delegation tokens and their changes; None without a secret for them

@@ -59,10 +59,10 @@ _pack_size: Final = struct.Struct(">i").pack
 
 
 class SaslListener:
-    """What the authentications of a listener have in common.
+    """The parts that all authentications of a listener share.
 
     mechanisms: those that are enabled, by name
-    make_dispatch: returns what finds APIs, without the stages of authenticated requests; called with the first client
+    make_dispatch: returns the dispatch without the stages of authenticated requests; called with the first client
     max_request_bytes: maximum size of a request after the authentication
     """
 

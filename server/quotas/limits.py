@@ -2,7 +2,7 @@
 
 Limits of users and client ids are independent for each kind of quota. The clients to which one entity's limit applies
 share it or not as in Kafka: a limit of a user is shared by the clients of the user, one of a client id by the users of
-that client id, and the limit of a pair by nobody else.
+that client id, and that of a pair is not shared.
 """
 
 from typing import Final, NamedTuple

@@ -63,7 +63,7 @@ class BucketMeter:
         self._bucket = TokenBucket()
 
     def find_throttle_ms(self, time_ms: int) -> int:
-        """Return the time in ms after which the credits are not negative any more."""
+        """Return the time in ms after which the credits are no longer negative."""
         tokens = self._bucket.measure(self.window, self.bound, time_ms)
         return round_ms(-tokens / self.bound * 1000) if tokens < 0 else 0
 
@@ -108,7 +108,7 @@ class Meters(Generic[M]):
     def remove_idle(self, count: int = _EXAMINED_AT_ONCE) -> bool:
         """Examine up to `count` meters, those first that were examined longest ago; return whether one was removed.
 
-        The caller must not use a removed meter any more.
+        The caller must no longer use a removed meter.
         """
         meters = self._meters
         end_ms = self._monotonic_ms() - IDLE_MS

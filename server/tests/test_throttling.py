@@ -175,7 +175,7 @@ def test_a_quota_is_set_raised_and_removed_while_a_client_is_connected(setting):
     setting.put(request_percentage=5)
     setting.send(5)
     setting.put()
-    # The throttle time that the client was told does not change.
+    # The throttle time in the response does not change.
     setting.send(6)
     assert setting.throttle_times[4:] == [1000]
     setting.advance(1)

@@ -30,7 +30,7 @@ _IMPLIED_BY: Final = {
 
 
 class Decision(NamedTuple):
-    """Whether an operation is allowed, and why. `rule`: the ACL, if one decides."""
+    """A decision about an operation, with its reason. `rule`: the ACL, if one decides."""
 
     is_allowed: bool
     reason: str

@@ -36,7 +36,7 @@ def make_authorization_error(resource_type: ResourceType) -> KafkaError:
 
 
 class Rights:
-    """What the client of one request may do on the resources that the request names.
+    """The operations that the client of one request may perform on the resources that the request names.
 
     An operation that is not given is the first that the API needs on the type of resource. Each decision is made once,
     so that a denial is audited once.

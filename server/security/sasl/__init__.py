@@ -7,7 +7,7 @@
 - `jaas_file`: login modules in Java's JAAS files
 - `plain`: PLAIN
 - `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
-- `scram_credentials`: what the metadata store contains instead of passwords
+- `scram_credentials`: credentials in the metadata store, from which no password can be derived
 - `token_credentials`: credentials of delegation tokens
 - `scram_users`: description and changes of users
 - `jwks`: the keys of an issuer of tokens

@@ -157,7 +157,7 @@ def _read_http(url: str, monotonic: Callable[[], float], context: ssl.SSLContext
     from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
     class SameSchemeRedirects(HTTPRedirectHandler):
-        """Follows no redirect from https to http, where somebody could exchange the keys."""
+        """Follows no redirect from https to http, which does not protect the keys."""
 
         def redirect_request(self, request: Request, *arguments: Any) -> Request | None:
             if urlsplit(arguments[-1]).scheme != urlsplit(url).scheme:

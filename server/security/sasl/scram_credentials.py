@@ -51,7 +51,7 @@ SCRAM_MECHANISMS: Final = {
 
 
 class ScramCredential(NamedTuple):
-    """What a broker stores instead of a password."""
+    """A credential, which a broker stores instead of the password."""
 
     salt: bytes
     stored_key: bytes
