@@ -156,6 +156,16 @@ def test_a_user_is_not_a_delegation_token() -> None:
         Exchange(change=with_tokenauth).run()
 
 
+def test_no_token_of_the_same_name_reveals_whether_a_user_exists() -> None:
+    def find_salt(first: bytes) -> bytes:
+        return Exchange().server.evaluate(first).split(b",")[1]
+
+    for user in (b"alice", b"nobody"):
+        first = b"n,,n=" + user + b",r=x"
+        assert find_salt(first) == find_salt(first)
+        assert find_salt(first) != find_salt(with_tokenauth(first))
+
+
 def test_other_extensions_are_ignored() -> None:
     server = Exchange().server
     assert server.evaluate(b"n,,n=alice,r=x,tokenauth=false,other=1").startswith(b"r=x")

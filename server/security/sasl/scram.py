@@ -47,17 +47,21 @@ FindTokenCredential = Callable[[str], TokenCredential | None]
 class UnknownUsers:
     """Credentials for users that have none: the same one each time that a user name is tried.
 
-    secret: random bytes of this process
+    secret: random bytes of this process, the same for all listeners
     """
 
     def __init__(self, mechanism: ScramMechanism, secret: bytes) -> None:
         self._mechanism = mechanism
         self._secret = secret
 
-    def make_credential(self, user: str) -> ScramCredential:
-        """Return the credential of a user that has none; no password matches it."""
+    def make_credential(self, user: str, *, is_token: bool = False) -> ScramCredential:
+        """Return the credential of a user that has none, or of an unknown token; no password matches it.
+
+        A token has another salt than the user of the same name, as if both existed: a user whose salt differs from that
+        of the token would else be known to exist.
+        """
         mechanism = self._mechanism
-        derived = mechanism.hmac(self._secret, user.encode())
+        derived = mechanism.hmac(self._secret, b"%d,%s" % (is_token, user.encode()))
         salt = make_random_text(lambda bits: int.from_bytes(derived, "big") % (1 << bits))
         key = mechanism.hmac(self._secret, derived)
         return ScramCredential(salt.encode(), key, key, DEFAULT_ITERATIONS)
@@ -105,12 +109,13 @@ class ScramExchange:
         if match["authorization"] not in (None, match["name"], user):
             raise SaslError(OTHER_AUTHORIZATION_ID)
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
-        if extensions.get(TOKEN_EXTENSION, "").lower() == "true":
+        is_token = extensions.get(TOKEN_EXTENSION, "").lower() == "true"
+        if is_token:
             self._choose_token(user)
         else:
             self._choose_user(user)
         if self._credential is None:
-            self._credential = self._unknown_users.make_credential(user)
+            self._credential = self._unknown_users.make_credential(user, is_token=is_token)
         credential = self._credential
         if credential.iterations < MIN_ITERATIONS:
             raise SaslError(None, f"the credential has fewer than {MIN_ITERATIONS} iterations; set it again")
