@@ -4,6 +4,7 @@ import errno
 import os
 import socket
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from twisted.internet.error import CannotListenError
@@ -27,6 +28,7 @@ from odradek.server.services import Services
 from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
+    from odradek.server.security.sasl.mechanisms import MechanismParts
     from odradek.server.security.sasl.token_credentials import TokenSecret
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
@@ -194,23 +196,13 @@ class BrokerListeners:
             return None
         # Imported here because most brokers need no SASL.
         from odradek.server.network.sasl import SaslListener
-        from odradek.server.security.sasl.mechanisms import MechanismParts, make_mechanisms
+        from odradek.server.security.sasl.mechanisms import make_mechanisms
         from odradek.server.security.sasl.settings import make_sasl_settings
 
         environment = self._environment
         try:
             settings = make_sasl_settings(self._config, listener.name)
-            parts = MechanismParts(
-                lambda: self._services.entity_configs.configs,
-                self._find_token,
-                environment.random_source.getrandbits,
-                environment.now_ms,
-                environment.monotonic,
-                self._reactor.callLater,
-                environment.run_in_thread,
-                self._on_stop.append,
-            )
-            mechanisms = make_mechanisms(settings, parts)
+            mechanisms = make_mechanisms(settings, self._mechanism_parts)
         except PropertyError as error:
             raise ListenError(str(error)) from error
         return SaslListener(
@@ -221,6 +213,23 @@ class BrokerListeners:
             environment.now_ms,
             self._config.socket_request_max_bytes,
         ).authenticate
+
+    @cached_property
+    def _mechanism_parts(self) -> "MechanismParts":
+        from odradek.server.security.sasl.mechanisms import UNKNOWN_USERS_SECRET_BYTES, MechanismParts
+
+        environment = self._environment
+        return MechanismParts(
+            lambda: self._services.entity_configs.configs,
+            self._find_token,
+            environment.random_source.getrandbits,
+            environment.random_source.randbytes(UNKNOWN_USERS_SECRET_BYTES),
+            environment.now_ms,
+            environment.monotonic,
+            self._reactor.callLater,
+            environment.run_in_thread,
+            self._on_stop.append,
+        )
 
     def _find_token(self, token_id: str) -> "TokenSecret | None":
         """Return a valid delegation token."""

@@ -397,3 +397,21 @@ def test_transaction_coordinators_are_informed_of_changed_topics(monkeypatch):
     monkeypatch.setattr(broker.services.transactions, "metadata_changed", deltas.append)
     create(broker.services, new("t"))
     assert any("t" in delta.topics for delta in deltas)
+
+
+def test_the_salt_of_an_unknown_user_is_the_same_on_all_listeners():
+    """As that of a user with a credential; otherwise an attempt on two listeners would show which users exist."""
+    config = BrokerConfig({
+        **CONFIG.explicit,
+        "listeners": "PLAINTEXT://127.0.0.1:9092,ONE://127.0.0.1:9093,TWO://127.0.0.1:9094",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ONE:SASL_PLAINTEXT,TWO:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    })  # fmt: skip
+    broker = started_on(MemoryEnvironment(FailingServer()), config)
+    salts = set()
+    for listener in config.endpoints[1:]:
+        authenticate: Any = broker.listeners._make_authentication(listener)
+        exchange = authenticate.__self__.mechanisms["SCRAM-SHA-256"].make_exchange()
+        salts.add(exchange.evaluate(b"n,,n=nobody,r=x").split(b",")[1])
+    assert len(salts) == 1
+    run_now(broker.stop())

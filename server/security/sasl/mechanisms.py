@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SECRET_BITS: Final = 256
+UNKNOWN_USERS_SECRET_BYTES: Final = 32
 
 
 class MechanismParts(NamedTuple):
-    """The parts of a broker that mechanisms need.
+    """The parts of a broker that mechanisms need, the same for all listeners.
 
     entities: returns the configurations of users, by path (`EntityConfigs.configs`)
     find_token: returns a valid delegation token by its id
     random_bits: returns a random number of so many bits
+    unknown_users_secret: random bytes, see `scram.UnknownUsers`
     now_ms: the wall clock
     monotonic: the monotonic clock, in seconds
     call_later: calls a function after some seconds
@@ -40,6 +41,7 @@ class MechanismParts(NamedTuple):
     entities: Callable[[], Mapping[str, Configs]]
     find_token: FindToken
     random_bits: Callable[[int], int]
+    unknown_users_secret: bytes
     now_ms: Callable[[], int]
     monotonic: Callable[[], float]
     call_later: CallLater
@@ -68,6 +70,7 @@ def check_mechanisms(settings: SaslSettings) -> None:
         entities=dict,
         find_token=lambda token_id: None,
         random_bits=lambda bits: 0,
+        unknown_users_secret=b"",
         now_ms=lambda: 0,
         monotonic=lambda: 0.0,
         call_later=_never_call,
@@ -105,7 +108,7 @@ def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
             logger.error("the credential of user %r is malformed; set it again mechanism=%s", user, mechanism.name)
             return None
 
-    unknown_users = UnknownUsers(mechanism, parts.random_bits(_SECRET_BITS).to_bytes(_SECRET_BITS // 8, "big"))
+    unknown_users = UnknownUsers(mechanism, parts.unknown_users_secret)
     tokens = TokenCredentials(mechanism, parts.find_token, parts.random_bits)
     return partial(ScramExchange, mechanism, find_credential, unknown_users, parts.random_bits, tokens.find)
 
