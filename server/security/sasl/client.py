@@ -13,11 +13,17 @@ from odradek.protocol.errors import read_error_code
 from odradek.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from odradek.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from odradek.server.security.sasl.mechanism import Ask, SaslError
-from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, ScramMechanism, make_random_text
+from odradek.server.security.sasl.scram_credentials import (
+    MIN_ITERATIONS,
+    SCRAM_MECHANISMS,
+    ScramMechanism,
+    make_random_text,
+)
 from odradek.server.security.sasl.settings import ClientSettings
 
 MAX_CLIENT_ITERATIONS: Final = 1_000_000
-"""Iterations above which the other broker is refused: it would occupy a thread."""
+"""Iterations above which the other broker is refused: it would occupy a thread. Below MIN_ITERATIONS it is refused as
+by Kafka: somebody in its place would get a proof from which the password can be guessed."""
 
 _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 1
@@ -100,8 +106,9 @@ class ScramClientExchange:
         if match is None or not match[1].startswith(self._nonce) or match[1] == self._nonce:
             raise SaslError("malformed SCRAM server-first message")
         iterations = int(match[3])
-        if iterations > MAX_CLIENT_ITERATIONS:
-            raise SaslError(f"the other broker requires {iterations} iterations")
+        if not MIN_ITERATIONS <= iterations <= MAX_CLIENT_ITERATIONS:
+            allowed = f"{MIN_ITERATIONS} to {MAX_CLIENT_ITERATIONS}"
+            raise SaslError(f"the other broker requires {iterations} iterations; {allowed} are allowed")
         try:
             salt = base64.b64decode(match[2], validate=True)
         except ValueError:
