@@ -8,13 +8,18 @@ import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from odradek.server.security.sasl.jwt_validator import Claims, TokenError
+from odradek.protocol.errors import shorten
+from odradek.server.security.sasl.jwt_validator import MAX_TOKEN_BYTES, Claims, TokenError
 from odradek.server.security.sasl.mechanism import Authenticated, SaslError
 
 logger = logging.getLogger(__name__)
 
 INVALID_TOKEN: Final = '{"status":"invalid_token"}'
 """Kafka's response to a token that is not valid, without the reason."""
+
+_MAX_MESSAGE_BYTES: Final = MAX_TOKEN_BYTES + 8_192
+_MAX_PROPERTIES: Final = 256
+"""Bounds of a message, which anybody can send: 512 KiB of properties would take 0.1 s."""
 
 _SEPARATOR: Final = "\x01"
 _HEADER: Final = re.compile(r"n,(?:a=((?:[^=,]|=2C|=3D)+))?,")
@@ -63,8 +68,9 @@ class OAuthBearerExchange:
             return INVALID_TOKEN.encode()
         if response.authorization_id not in ("", claims.subject):
             raise SaslError(
-                f"Authentication failed: Client requested an authorization id ({response.authorization_id}) that is "
-                f"different from the token's principal name ({claims.subject})"
+                "Authentication failed: Client requested an authorization id "
+                f"({shorten(response.authorization_id)}) that is different from the token's principal name "
+                f"({shorten(claims.subject)})"
             )
         self.extensions = response.extensions
         self.authenticated = Authenticated(claims.subject, claims.expires_ms)
@@ -73,6 +79,8 @@ class OAuthBearerExchange:
 
 def parse_initial_response(message: bytes) -> InitialResponse:
     r"""Parse `n,[a=id],\x01auth=Bearer <token>\x01[<extension>=<value>\x01...]\x01`. Raises ValueError."""
+    if len(message) > _MAX_MESSAGE_BYTES:
+        raise ValueError(f"the message is longer than {_MAX_MESSAGE_BYTES} bytes")
     try:
         text = message.decode("ascii")
     except UnicodeDecodeError:
@@ -81,6 +89,8 @@ def parse_initial_response(message: bytes) -> InitialResponse:
     match = _HEADER.fullmatch(header)
     if match is None or len(pairs) < 2 or pairs[-2:] != ["", ""]:
         raise ValueError("the message is malformed")
+    if len(pairs) - 2 > _MAX_PROPERTIES:
+        raise ValueError(f"the message has more than {_MAX_PROPERTIES} properties")
     properties: dict[str, str] = {}
     for pair in pairs[:-2]:
         key, equals, value = pair.partition("=")

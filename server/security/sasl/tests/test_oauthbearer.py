@@ -51,6 +51,13 @@ def test_an_authorization_id_must_be_that_of_the_token():
     assert "(bob) that is different" in message
 
 
+def test_the_message_about_an_authorization_id_is_short():
+    """A response cannot contain a text of 32 KB, and the log should not."""
+    message = fail(make_exchange(), b"n,a=" + b"b" * 33_000 + b",\x01auth=Bearer good\x01\x01")
+    assert message is not None
+    assert len(message) < 2_000
+
+
 def test_extensions():
     exchange = make_exchange()
     exchange.evaluate(b"n,,\x01traceId=1-2 3\x01auth=Bearer good\x01logicalCluster=lkc=1\x01\x01")
@@ -91,6 +98,13 @@ def test_extensions():
 )
 def test_malformed_messages_fail(message):
     assert fail(make_exchange(), message) is None  # Kafka's message about invalid credentials
+
+
+@pytest.mark.parametrize(("properties", "size_bytes"), [(256, 4), (1, 41_000)])
+def test_long_messages_fail(properties, size_bytes):
+    """Their check would hold the reactor, before the client is authenticated."""
+    one = b"\x01a=".ljust(size_bytes, b"b")
+    assert fail(make_exchange(), b"n,," + one * properties + b"\x01auth=Bearer good\x01\x01") is None
 
 
 def test_the_scheme_is_case_insensitive_and_the_last_value_counts():
