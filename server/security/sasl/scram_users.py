@@ -5,6 +5,7 @@ entity `users/<name>` of `entity_configs`, whose configuration has one credentia
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -75,9 +76,9 @@ def describe_users(entities: Mapping[str, Configs], users: Sequence[str]) -> lis
         found = {desanitize_name(path.partition("/")[2]): entities[path] for path in paths}
         return [_describe(user, found[user]) for user in sorted(found) if found[user].keys() & SCRAM_MECHANISMS.keys()]
     described: list[DescribedUser] = []
-    for user in dict.fromkeys(users):
+    for user, times in Counter(users).items():
         configs = entities.get(user_path(user), {})
-        if users.count(user) > 1:
+        if times > 1:
             code = ErrorCode.DUPLICATE_RESOURCE
             message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
         elif configs.keys() & SCRAM_MECHANISMS.keys():
