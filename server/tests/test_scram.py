@@ -264,6 +264,15 @@ def test_users_are_set_described_and_removed() -> None:
     assert set(again.configs) == {"users/b", "users/a%2Fb"}
 
 
+def test_names_that_no_path_may_contain() -> None:
+    one = Users()
+    odd = [".", "..", "...", "%2E", "/", "users/b", "<default>", "%", "a" * 300, "\0"]
+    assert one.alter(*map(upsert, odd)) == dict.fromkeys(odd, 0)
+    assert sorted(user.user for user in one.users.describe([])) == sorted(odd)
+    assert one.alter(*(Deletion(user, 1) for user in odd)) == dict.fromkeys(odd, 0)
+    assert one.users.describe([]) == []
+
+
 def test_other_properties_of_a_user_remain() -> None:
     one = Users()
     one.alter(upsert("b"))
