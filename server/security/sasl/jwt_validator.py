@@ -23,6 +23,7 @@ MAX_KEY_ID_LENGTH: Final = 1000
 """Kafka's bound for key ids that cause a refresh of the keys."""
 
 _SEGMENT: Final = re.compile(r"[\w-]*", re.ASCII)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 """The characters that Java's String.trim removes."""
 
@@ -162,8 +163,9 @@ def _parse_object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _find_text(claims: dict[str, Any], name: str) -> str | None:
+    """Return a text. Raises TokenError, also for surrogates: a principal with them could not be stored or sent."""
     value = claims.get(name)
-    if value is not None and not isinstance(value, str):
+    if value is not None and (not isinstance(value, str) or _SURROGATE.search(value)):
         raise TokenError(f"the claim {name} is malformed")
     return value
 

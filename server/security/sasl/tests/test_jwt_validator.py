@@ -193,8 +193,8 @@ def test_principal_is_the_subject(subject, name):
     assert make_validator().validate(make_token(sub=subject)).subject == name
 
 
-@pytest.mark.parametrize("subject", [None, "", " ", 1, ["alice"]])
-def test_refuses_a_missing_subject(subject):
+@pytest.mark.parametrize("subject", [None, "", " ", 1, ["alice"], "eve\ud800"])
+def test_refuses_a_missing_or_malformed_subject(subject):
     assert "sub" in refusal(make_validator(), make_token(sub=subject))
 
 
