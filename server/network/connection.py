@@ -29,6 +29,7 @@ from typing import Final, ParamSpec, cast
 
 from twisted.internet.task import SchedulerStopped
 
+from odradek.protocol.errors import shorten
 from odradek.protocol.framing import API_KEY_POSITION, NO_API_KEY
 from odradek.protocol.schema import Message
 from odradek.server.dispatch import Dispatch
@@ -188,9 +189,9 @@ class Connection:
 
     def refuse(self, why: str) -> None:
         """Close the connection because of malformed input or a failure, with one log line."""
-        logger.warning(
-            "closing connection client=%s client_id=%s why=%r", self.context.client_host, self.context.client_id, why
-        )
+        # A client that is not authenticated may have an id of 32 KB.
+        client_id = shorten(self.context.client_id)
+        logger.warning("closing connection client=%s client_id=%s why=%r", self.context.client_host, client_id, why)
         self._close()
 
     def refuse_in_turn(self, why: str) -> None:

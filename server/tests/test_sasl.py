@@ -201,6 +201,17 @@ def test_a_failure_is_answered_after_the_delay_and_closes_the_connection(peer: P
     assert peer.context.principal == ANONYMOUS
 
 
+def test_the_log_of_a_failure_is_short(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    """Anybody can cause it, with a client id of up to 32 KB."""
+    body = codec.encode(SaslHandshakeRequest(mechanism="x" * 30_000), 1)
+    content = struct.pack(">hhih", 17, 1, 1, 30_000) + b"y" * 30_000 + body
+    peer.send(struct.pack(">i", len(content)) + content)
+    peer.clock.advance(1)
+    assert peer.is_closed
+    assert "yyy" in caplog.text
+    assert len(caplog.text) < 3_000
+
+
 def test_nothing_is_processed_after_a_failure(peer: Peer) -> None:
     peer.handshake()
     peer.send(peer.frame(SaslAuthenticateRequest(auth_bytes=WRONG), 1))
