@@ -43,6 +43,10 @@ def test_refuses_malformed_names(name):
         ("RULE:[1:$1](.*)s/a/b/", "aaa@REALM.COM", "baa"),
         ("RULE:[1:$1](.*)s/a/b/g", "aaa@REALM.COM", "bbb"),
         ("RULE:[2:$2](.*)s/\\..*//", "kafka/host1.example.com@R", "host1"),
+        # Patterns are those of Java: without other flags they ignore the case of ASCII only, not of the sign of Kelvin.
+        (r"RULE:[1:$1](\p{Alpha}+)", "user@REALM.COM", "user"),
+        ("RULE:[1:$1]s/(?i)^k.*/admin/", "Kafka@REALM.COM", "admin"),
+        ("RULE:[1:$1]s/(?i)^k.*/admin/", "\u212aafka@REALM.COM", "\u212aafka"),
         # What matches no rule gets to the next one; the realm is $0.
         (r"RULE:[1:$1@$0](.*@OTHER\.COM)s/@.*//,DEFAULT", "user@OTHER.COM", "user"),
         (r"RULE:[1:$1@$0](.*@OTHER\.COM)s/@.*//,DEFAULT", "user@REALM.COM", "user"),
@@ -64,6 +68,7 @@ def test_short_names(rules, principal, user):
         ("RULE:[1:$1](other)", "user@REALM.COM"),
         ("RULE:[1:$1](.*)s/.*//", "user@REALM.COM"),
         ("DEFAULT", "@REALM.COM"),
+        (r"RULE:[1:$1](\w+)", "\u00e4dmin@REALM.COM"),
     ],
 )
 def test_principals_without_a_user_name(rules, principal):
