@@ -17,6 +17,8 @@ from odradek.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponseCredentialInfo,
     DescribeUserScramCredentialsResponseDescribeUserScramCredentialsResult,
 )
+from odradek.protocol.schema import rows
+from odradek.server.work.slices import SMALL_REQUEST_STEPS
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
     from odradek.replication.controller.controller import Controller
     from odradek.server.request import RequestContext
     from odradek.server.security.sasl.scram_users import DescribedUser, ScramUsers
+    from odradek.server.work.slices import Slices
 
 
 class ScramUserServices(Protocol):
     """The parts of a broker that requests about SCRAM users need."""
 
     controller: "Controller"
+    slices: "Slices"
 
     @property
     def scram_users(self) -> "ScramUsers": ...
@@ -38,10 +42,14 @@ class ScramUserServices(Protocol):
 
 def describe_user_scram_credentials(
     services: ScramUserServices, context: "RequestContext", request: DescribeUserScramCredentialsRequest
-) -> DescribeUserScramCredentialsResponse:
+) -> "Deferred[DescribeUserScramCredentialsResponse]":
     """Return mechanisms and iterations of users."""
-    described = services.scram_users.describe([user.name for user in request.users or ()])
-    return DescribeUserScramCredentialsResponse(error_message="", results=[_make_result(one) for one in described])
+    steps = services.scram_users.describe([user.name for user in request.users or ()])
+    return services.slices.run(steps, SMALL_REQUEST_STEPS).addCallback(_make_description)
+
+
+def _make_description(described: "list[DescribedUser]") -> DescribeUserScramCredentialsResponse:
+    return DescribeUserScramCredentialsResponse(error_message="", results=rows(_make_result, described))
 
 
 def _make_result(

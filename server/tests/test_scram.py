@@ -25,7 +25,15 @@ from odradek.server.security.sasl.scram_credentials import (
     make_salt,
     parse_credential,
 )
-from odradek.server.security.sasl.scram_users import Deletion, ScramUsers, Upsertion, describe_users
+from odradek.server.security.sasl.scram_users import (
+    Deletion,
+    DescribedUser,
+    ScramUsers,
+    Upsertion,
+    describe_in_steps,
+    describe_users,
+)
+from odradek.server.work.slices import run_first_steps
 
 SHA256, SHA512 = SCRAM_MECHANISMS.values()
 
@@ -243,6 +251,11 @@ class Users:
         results: dict[str, KafkaError | None] = run(self.users.alter(changes))
         return {user: 0 if error is None else int(error.code) for user, error in results.items()}
 
+    def describe(self, *users: str) -> list[DescribedUser]:
+        described = run_first_steps(self.users.describe(users), 100)
+        assert described is not None
+        return described
+
 
 def upsert(user: str, mechanism: int = 1) -> Upsertion:
     return Upsertion(user, mechanism, 4096, b"salt", b"salted")
@@ -252,12 +265,12 @@ def test_users_are_set_described_and_removed() -> None:
     one = Users()
     assert one.alter(upsert("b"), upsert("a/b")) == {"b": 0, "a/b": 0}
     assert one.alter(upsert("b", 2)) == {"b": 0}
-    assert [(user.user, user.iterations) for user in one.users.describe([])] == [
+    assert [(user.user, user.iterations) for user in one.describe()] == [
         ("a/b", {1: 4096}),
         ("b", {1: 4096, 2: 4096}),
     ]
     assert one.alter(Deletion("b", 1), Deletion("c", 1)) == {"b": 0, "c": 91}
-    assert [(user.user, user.iterations) for user in one.users.describe(["b"])] == [("b", {2: 4096})]
+    assert [(user.user, user.iterations) for user in one.describe("b")] == [("b", {2: 4096})]
     again = EntityConfigs(one.store, lambda description, work: None)
     run(again.start())
     assert again.configs == one.entities.configs
@@ -268,9 +281,9 @@ def test_names_that_no_path_may_contain() -> None:
     one = Users()
     odd = [".", "..", "...", "%2E", "/", "users/b", "<default>", "%", "a" * 300, "\0"]
     assert one.alter(*map(upsert, odd)) == dict.fromkeys(odd, 0)
-    assert sorted(user.user for user in one.users.describe([])) == sorted(odd)
+    assert sorted(user.user for user in one.describe()) == sorted(odd)
     assert one.alter(*(Deletion(user, 1) for user in odd)) == dict.fromkeys(odd, 0)
-    assert one.users.describe([]) == []
+    assert one.describe() == []
 
 
 def test_other_properties_of_a_user_remain() -> None:
@@ -279,6 +292,16 @@ def test_other_properties_of_a_user_remain() -> None:
     path = "users/b"
     one.entities.put(path, {**one.entities.configs[path], "consumer_byte_rate": "1"})
     assert describe_users({"users/x": {"consumer_byte_rate": "1"}, "clients/y": {"SCRAM-SHA-256": "x"}}, []) == []
+
+
+def test_a_description_of_many_users_takes_several_steps() -> None:
+    """The reactor serves other clients between them."""
+    names = [f"user-{number:03d}" for number in range(300)]
+    configs = {"SCRAM-SHA-256": format_credential(credential(SHA256, "x"))}
+    entities = {f"users/{name}": configs for name in names}
+    for requested in (names, []):
+        assert run_first_steps(describe_in_steps(entities, requested), 2) is None
+        assert [one.user for one in describe_users(entities, requested)] == names
 
 
 class CountedName(str):

@@ -5,8 +5,10 @@ entity `users/<name>` of `entity_configs`, whose configuration has one credentia
 """
 
 import logging
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -26,6 +28,7 @@ from odradek.server.security.sasl.scram_credentials import (
     make_credential,
     parse_credential,
 )
+from odradek.server.work.slices import ROWS_PER_STEP, run_first_steps
 
 logger = logging.getLogger(__name__)
 
@@ -71,24 +74,46 @@ def user_path(user: str) -> str:
 
 def describe_users(entities: Mapping[str, Configs], users: Sequence[str]) -> list[DescribedUser]:
     """Describe users, or all users with a credential if none is named."""
-    if not users:
-        paths = [path for path, configs in entities.items() if path.count("/") == 1 and path.startswith(f"{USERS}/")]
-        found = {desanitize_name(path.partition("/")[2]): entities[path] for path in paths}
-        return [_describe(user, found[user]) for user in sorted(found) if found[user].keys() & SCRAM_MECHANISMS.keys()]
+    return run_first_steps(describe_in_steps(entities, users), sys.maxsize) or []
+
+
+def describe_in_steps(
+    entities: Mapping[str, Configs], users: Sequence[str]
+) -> Generator[None, None, list[DescribedUser]]:
+    """Describe users like `describe_users`. Changes between the steps may or may not be included."""
     described: list[DescribedUser] = []
-    for user, times in Counter(users).items():
-        configs = entities.get(user_path(user), {})
-        if times > 1:
-            code = ErrorCode.DUPLICATE_RESOURCE
-            message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
-        elif configs.keys() & SCRAM_MECHANISMS.keys():
-            described.append(_describe(user, configs))
-            continue
-        else:
-            code = ErrorCode.RESOURCE_NOT_FOUND
-            message = f"Attempt to describe a user credential that does not exist: {user}"
-        described.append(DescribedUser(user, {}, KafkaError(code, message)))
+    if users:
+        for number, (user, times) in enumerate(Counter(users).items(), 1):
+            if number % ROWS_PER_STEP == 0:
+                yield
+            described.append(_describe_named(user, times, entities.get(user_path(user), {})))
+        return described
+    found: list[tuple[str, Configs]] = []
+    for number, (path, configs) in enumerate(list(entities.items()), 1):
+        if number % ROWS_PER_STEP == 0:
+            yield
+        kind, *names = path.split("/")
+        if kind == USERS and len(names) == 1 and configs.keys() & SCRAM_MECHANISMS.keys():
+            found.append((desanitize_name(names[0]), configs))
+    found.sort(key=itemgetter(0))
+    for number, (user, configs) in enumerate(found, 1):
+        if number % ROWS_PER_STEP == 0:
+            yield
+        described.append(_describe(user, configs))
     return described
+
+
+def _describe_named(user: str, times: int, configs: Configs) -> DescribedUser:
+    """Describe a user that a request names so many times."""
+    if times > 1:
+        code = ErrorCode.DUPLICATE_RESOURCE
+        message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+    elif configs.keys() & SCRAM_MECHANISMS.keys():
+        return _describe(user, configs)
+    else:
+        code = ErrorCode.RESOURCE_NOT_FOUND
+        message = f"Attempt to describe a user credential that does not exist: {user}"
+    return DescribedUser(user, {}, KafkaError(code, message))
 
 
 def _describe(user: str, configs: Configs) -> DescribedUser:
@@ -110,9 +135,9 @@ class ScramUsers:
         self._store = store
         self._now_ms = now_ms
 
-    def describe(self, users: Sequence[str]) -> list[DescribedUser]:
-        """Describe users, or all of them (`describe_users`)."""
-        return describe_users(self._entity_configs.configs, users)
+    def describe(self, users: Sequence[str]) -> Generator[None, None, list[DescribedUser]]:
+        """Describe users, or all of them, in steps."""
+        return describe_in_steps(self._entity_configs.configs, users)
 
     async def alter(self, changes: Iterable[Change]) -> dict[str, KafkaError | None]:
         """Make the changes that are valid; return an error, or None, for each user."""
