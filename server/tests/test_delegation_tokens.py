@@ -148,6 +148,14 @@ def test_other_types_of_principals_are_refused(fixture: Fixture, owner: Any, ren
     assert fixture.member.cache.tokens == {}
 
 
+def test_the_number_of_renewers_is_limited(fixture: Fixture) -> None:
+    """Any client that has proven its identity may create tokens."""
+    for count, code in ((handlers.MAX_RENEWERS, 0), (handlers.MAX_RENEWERS + 1, ErrorCode.INVALID_REQUEST)):
+        row = CreateDelegationTokenRequestCreatableRenewers(principal_type=USER_TYPE, principal_name="bob")
+        request = CreateDelegationTokenRequest(max_lifetime_ms=-1, renewers=[row] * count)
+        assert fixture.call(handlers.create_delegation_token, request).error_code == code
+
+
 def test_without_a_secret(fixture: Fixture) -> None:
     fixture.services.tokens = None
     assert fixture.create().error_code == ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
