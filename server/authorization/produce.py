@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.request import Reply, RequestContext
 
-_Divided = tuple[list[ProduceRequestTopicProduceData], list[ProduceRequestTopicProduceData]]
+_Topics = list[ProduceRequestTopicProduceData]
+_Rows = list[ProduceResponseTopicProduceResponse]
 
 
 class ProduceGuardServices(GuardServices, Protocol):
@@ -46,11 +47,10 @@ def produce(
     to the produce fast path.
     """
 
-    def append(divided: _Divided) -> "Reply[ProduceOutcome]":
-        allowed, refused = divided
-        if not refused:
+    def append(divided: tuple[_Topics, _Rows]) -> "Reply[ProduceOutcome]":
+        allowed, errors = divided
+        if len(allowed) == len(request.topic_data):
             return proceed(request)
-        errors = _make_errors(refused)
         if not allowed:
             return merge(ProduceResponse(), errors)
         rest = ProduceRequest(
@@ -65,9 +65,9 @@ def produce(
             return merged
         return merge(outcome, errors)
 
-    def merge(response: ProduceOutcome, errors: list[ProduceResponseTopicProduceResponse]) -> ProduceOutcome:
+    def merge(response: ProduceOutcome, errors: _Rows) -> ProduceOutcome:
         if not isinstance(response, ProduceResponse) or request.acks == 0:
-            raise CloseConnection("a produce with acks=0 failed: TOPIC_AUTHORIZATION_FAILED")
+            raise CloseConnection("a produce with acks=0 failed: a topic is unknown or may not be written to")
         response.responses = join(response.responses, errors)
         return response
 
@@ -76,22 +76,33 @@ def produce(
 
 def _divide(
     rights: Rights, services: ProduceGuardServices, context: "RequestContext", request: ProduceRequest
-) -> Generator[None, None, _Divided]:
-    """Return the topics that the client may write to, and the others. An unknown topic id needs no right."""
+) -> Generator[None, None, tuple[_Topics, _Rows]]:
+    """Return the topics that the client may write to, and the errors of the others.
+
+    An id that is not in the metadata is unknown even if this broker has replicas of its topic: without a name there is
+    no decision.
+    """
     if (yield from _has_transactional_batch(request)):
         transactional_id = request.transactional_id
         if transactional_id is None or not rights.allows(ResourceType.TRANSACTIONAL_ID, transactional_id):
             raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     by_id = services.metadata.topics_by_id
     uses_ids = context.api_version >= TOPIC_IDS_SINCE
-
-    def find_name(topic: ProduceRequestTopicProduceData) -> str | None:
-        if not uses_ids:
-            return topic.name
-        known = by_id.get(topic.topic_id)
-        return None if known is None else known.name
-
-    return (yield from rights.divide(ResourceType.TOPIC, request.topic_data, find_name))
+    allowed: _Topics = []
+    refused: _Topics = []
+    unknown: _Topics = []
+    for number, topic in enumerate(request.topic_data, 1):
+        known = by_id.get(topic.topic_id) if uses_ids else topic
+        if known is None:
+            unknown.append(topic)
+        elif rights.allows(ResourceType.TOPIC, known.name):
+            allowed.append(topic)
+        else:
+            refused.append(topic)
+        if number % DECISIONS_PER_STEP == 0:
+            yield
+    errors = _make_errors(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return allowed, [*errors, *_make_errors(unknown, ErrorCode.UNKNOWN_TOPIC_ID)]
 
 
 def _has_transactional_batch(request: ProduceRequest) -> Generator[None, None, bool]:
@@ -106,9 +117,9 @@ def _has_transactional_batch(request: ProduceRequest) -> Generator[None, None, b
     return False
 
 
-def _make_errors(refused: list[ProduceRequestTopicProduceData]) -> list[ProduceResponseTopicProduceResponse]:
+def _make_errors(refused: _Topics, code: ErrorCode) -> _Rows:
     """Return the rows of refused topics: one for each partition, even if the request repeats it."""
-    error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    error = KafkaError(code)
     indexes: dict[tuple[str, bytes], dict[int, None]] = {}
     for topic in refused:
         indexes.setdefault((topic.name, topic.topic_id), {}).update(

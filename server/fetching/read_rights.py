@@ -6,6 +6,7 @@ and one client, so that a right that is revoked is missing in the next fetch.
 
 from typing import TYPE_CHECKING, Final
 
+from odradek.protocol.errors import ErrorCode
 from odradek.server.security.authorization.operations import ResourceType
 
 if TYPE_CHECKING:
@@ -33,17 +34,20 @@ class ReadRights:
             self._decisions, self._key = {}, key
         self._rights = rights
 
-    def allows(self, topic: str | bytes) -> bool:
-        """Return whether the fetcher may read a topic, given by name or id. An unknown id needs no right."""
+    def find_error(self, topic: str | bytes) -> ErrorCode | None:
+        """Return the error of a topic, given by name or id, that the fetcher may not read; None if it may.
+
+        An id that is not in the metadata is unknown even if this broker has replicas of its topic: without a name there
+        is no decision.
+        """
         decision = self._decisions.get(topic)
-        if decision is not None:
-            return decision
-        name = topic
-        if isinstance(name, bytes):
-            known = self._metadata.topics_by_id.get(name)
-            if known is None:
-                return True
-            name = known.name
-        assert self._rights is not None
-        decision = self._decisions[topic] = self._rights.allows(ResourceType.TOPIC, name)
-        return decision
+        if decision is None:
+            name = topic
+            if isinstance(name, bytes):
+                known = self._metadata.topics_by_id.get(name)
+                if known is None:
+                    return ErrorCode.UNKNOWN_TOPIC_ID
+                name = known.name
+            assert self._rights is not None
+            decision = self._decisions[topic] = self._rights.allows(ResourceType.TOPIC, name)
+        return None if decision else ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -575,10 +575,11 @@ class _Fetch:
         rights = self.read_rights
         readable = []
         for key, requested in wanted:
-            if rights is not None and rights.allows(key[0]):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED if rights is None else rights.find_error(key[0])
+            if error is None:
                 readable.append((key, requested))
             else:
-                self._refuse_partition(requested, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                self._refuse_partition(requested, error)
         return readable
 
     def _refuse_partition(self, requested: FetchPartition, code: ErrorCode) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from odradek.protocol.errors import ErrorCode
+from odradek.replication.metadata.image import ClusterMetadata
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic
@@ -54,6 +55,16 @@ def test_topics_by_id(world, rights):
         hidden: REFUSED,
         UNKNOWN_ID: E.UNKNOWN_TOPIC_ID,
     }
+
+
+def test_a_topic_that_is_not_in_the_metadata_yet_cannot_be_read(world, rights):
+    """LeaderAndIsr creates a partition before UpdateMetadata has its topic; a deleted topic is there for longer."""
+    topic_id = world.cluster.image.topics["hidden"].topic_id
+    world.services.metadata = ClusterMetadata()
+    response = world.fetch((topic_id, 0, 0), version=LATEST)
+    assert (errors(response), sizes(response)) == ([E.UNKNOWN_TOPIC_ID], [0])
+    world.services.metadata = world.cluster.image
+    assert errors(world.fetch((topic_id, 0, 0), version=LATEST)) == [REFUSED]
 
 
 def test_a_fetch_without_readable_partitions_does_not_wait(world):
