@@ -150,7 +150,9 @@ def _refuse_deletions(
 ) -> Generator[None, None, dict[str | bytes, _Result]]:
     """Return the results of the names and ids that the client may not delete.
 
-    A repeated name or id, and one that does not exist, needs no right to delete; a name needs the right to describe it.
+    A repeated name or id needs no right, because it is invalid. A name needs the rights to describe and delete it. Of
+    those that do not exist only the names with both rights are left to the controller: it may have a new topic that
+    `metadata` does not have yet.
     """
     keys: Iterable[str | bytes | None] = [*request.topic_names, *map(_find_key, request.topics)]
     refused: dict[str | bytes, _Result] = {}
@@ -165,17 +167,25 @@ def _refuse_deletions(
 
 
 def _refuse_deletion(rights: Rights, metadata: "ClusterMetadata", key: str | bytes) -> _Result | None:
-    text = make_authorization_error(ResourceType.TOPIC).message
     if isinstance(key, str):
-        is_described = rights.allows(ResourceType.TOPIC, key, Operation.DESCRIBE)
-        if is_described and (key not in metadata.topics or rights.allows(ResourceType.TOPIC, key, Operation.DELETE)):
+        exists = key in metadata.topics
+        if not rights.allows(ResourceType.TOPIC, key, Operation.DESCRIBE):
+            return _make_refusal(key, ZERO_UUID, _REFUSED)
+        if rights.allows(ResourceType.TOPIC, key, Operation.DELETE, audits_denial=exists):
             return None
-        return _Result(name=key, topic_id=ZERO_UUID, error_code=_REFUSED, error_message=text)
+        return _make_refusal(key, ZERO_UUID, _REFUSED if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     topic = metadata.topics_by_id.get(key)
-    if topic is None or rights.allows(ResourceType.TOPIC, topic.name, Operation.DELETE):
+    if topic is None:
+        return _make_refusal(None, key, ErrorCode.UNKNOWN_TOPIC_ID)
+    if rights.allows(ResourceType.TOPIC, topic.name, Operation.DELETE):
         return None
     is_visible = rights.allows(ResourceType.TOPIC, topic.name, Operation.DESCRIBE)
-    return _Result(name=topic.name if is_visible else None, topic_id=key, error_code=_REFUSED, error_message=text)
+    return _make_refusal(topic.name if is_visible else None, key, _REFUSED)
+
+
+def _make_refusal(name: str | None, topic_id: bytes, code: ErrorCode) -> _Result:
+    text = make_authorization_error(ResourceType.TOPIC).message if code is _REFUSED else None
+    return _Result(name=name, topic_id=topic_id, error_code=code, error_message=text)
 
 
 def create_partitions(

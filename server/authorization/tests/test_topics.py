@@ -120,12 +120,13 @@ def deleted_codes(answer):
         ([], "absent", ("absent", ZERO_UUID, REFUSED)),
         ([topic("DELETE", "hidden")], "hidden", ("hidden", ZERO_UUID, REFUSED)),
         ([topic("DESCRIBE", "hidden")], "hidden", ("hidden", ZERO_UUID, REFUSED)),
-        ([topic("DESCRIBE", "absent")], "absent", None),
+        ([topic("DESCRIBE", "absent")], "absent", ("absent", ZERO_UUID, E.UNKNOWN_TOPIC_OR_PARTITION)),
+        ([topic("DESCRIBE", "absent"), topic("DELETE", "absent")], "absent", None),
         ([topic("DESCRIBE", "hidden"), topic("DELETE", "hidden")], "hidden", None),
         ([], IDS["hidden"], (None, IDS["hidden"], REFUSED)),
         ([topic("DESCRIBE", "hidden")], IDS["hidden"], ("hidden", IDS["hidden"], REFUSED)),
         ([topic("DELETE", "hidden")], IDS["hidden"], None),
-        ([], b"?" * 16, None),
+        ([], b"?" * 16, (None, b"?" * 16, E.UNKNOWN_TOPIC_ID)),
     ],
 )
 def test_a_deletion_discloses_only_what_the_client_may_describe(allowed, key, row):
@@ -136,6 +137,14 @@ def test_a_deletion_discloses_only_what_the_client_may_describe(allowed, key, ro
     else:
         assert deleted_codes(answer) == {row: 1}
         assert guarded.requests == [deletion()], "the handler determines whether topics may be deleted at all"
+
+
+def test_a_topic_that_does_not_exist_yet_is_deleted_with_the_right_only():
+    """The controller may have a topic that is not in this broker's metadata, or get it while it handles the request."""
+    guarded = Guarded("DeleteTopics", 6, topic("DESCRIBE", "new"), respond=delete)
+    guarded.ask(deletion("new", b"?" * 16))
+    assert guarded.requests == [deletion()]
+    assert guarded.authorizer.audited == [], "an attempt to delete a topic that does not exist is not one beyond rights"
 
 
 def test_a_deletion_by_name_before_version_6():
