@@ -59,7 +59,7 @@ def find_coordinator(
 ) -> "Deferred[FindCoordinatorResponse]":
     """Return the coordinator of each key; create the internal topic if it is missing."""
     topic = _TOPICS.get(request.key_type)
-    if topic is not None and topic not in services.metadata.topics:
+    if topic is not None and topic not in services.metadata.topics and _list_keys(request, context.api_version):
         return carry_through(services.auto_creation.auto_create([topic])).addCallback(
             lambda _: services.slices.run(_find_all(services, context, request), SMALL_REQUEST_STEPS)
         )

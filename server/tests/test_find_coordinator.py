@@ -109,3 +109,9 @@ def test_a_missing_topic_is_created_and_its_coordinator_is_not_available_yet(bro
 def test_a_topic_that_is_in_the_cache_after_its_creation_has_a_coordinator(broker):
     broker.auto_creation.create = lambda name: broker.lead(GROUP, ME)
     assert broker.find("g0") == [(0, ME, "CLIENTS1", 9001)]
+
+
+def test_a_request_without_keys_creates_no_topic(broker):
+    """It needs no right."""
+    assert broker.find() == []
+    assert broker.auto_creation.names == []
