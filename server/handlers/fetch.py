@@ -637,8 +637,12 @@ class _Fetch:
     # -- response --------------------------------------------------------------------------------------------------
 
     def _limit(self, charge: "RequestCharge") -> None:
-        """Apply the client's quotas. A larger fetch than `max_fetch_bytes` would be throttled without end (KIP-219)."""
-        if self.reader.follower >= 0:
+        """Apply the client's quotas. A larger fetch than `max_fetch_bytes` would be throttled without end (KIP-219).
+
+        Followers are exempt; clients without the right to replicate are none.
+        """
+        rights = self.context.rights
+        if self.reader.follower >= 0 and (rights is None or rights.allows_cluster()):
             self.context.charge = None
             return
         self.max_bytes = int(min(self.max_bytes, charge.max_fetch_bytes))

@@ -409,8 +409,11 @@ class RequestPipeline:
                 "api=%s version=%d client_id=%s", api.name, api.version, self._context.client_id, exc_info=error,
             )  # fmt: skip
             error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        if self._context.charge is not None:
-            self._context.charge.settle(has_failed=True)
+        charge = self._context.charge
+        if charge is not None:
+            # As in Kafka a request between brokers counts if its client is none.
+            charge.is_exempt &= error.code != ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            charge.settle(has_failed=True)
         response = api.make_error_response(request, api.version, error)
         if response is None:
             raise CloseConnection(f"{api.name} failed: {error}")

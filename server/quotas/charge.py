@@ -21,6 +21,7 @@ class RequestCharge:
     """The use of quotas by one request of a client that has a quota.
 
     produced_bytes: the size of a Produce request, else 0
+    is_exempt: the use is not recorded, because the request is one between brokers
     is_settled: the use is recorded, and `throttle_ms` is final
 
     The time of a request is that on the reactor thread, including its work in slices. As in Kafka it does not include
@@ -28,12 +29,15 @@ class RequestCharge:
     """
 
     __slots__ = (
-        "_began_s", "_busy_s", "_limits", "_mutation", "_quotas", "_recorded_s", "is_settled", "produced_bytes",
-        "throttle_ms",
+        "_began_s", "_busy_s", "_limits", "_mutation", "_quotas", "_recorded_s", "is_exempt", "is_settled",
+        "produced_bytes", "throttle_ms",
     )  # fmt: skip
 
-    def __init__(self, quotas: "ClientQuotas", limits: "ClientLimits", produced_bytes: int) -> None:
+    def __init__(
+        self, quotas: "ClientQuotas", limits: "ClientLimits", produced_bytes: int, *, is_exempt: bool = False
+    ) -> None:
         self.produced_bytes = produced_bytes
+        self.is_exempt = is_exempt
         self.is_settled = False
         self.throttle_ms = 0
         self._quotas = quotas
@@ -56,7 +60,7 @@ class RequestCharge:
         self._busy_s += self._quotas.monotonic() - self._began_s
         self._began_s = -1.0
         meter = self._limits.request
-        if self.is_settled and meter is not None:
+        if self.is_settled and meter is not None and not self.is_exempt:
             meter.add(self._take_percentage(), self._quotas.monotonic_ms())
 
     def measure(self, work: Generator[Y, None, T]) -> Generator[Y, None, T]:
@@ -112,6 +116,8 @@ class RequestCharge:
 
         The bytes of a failed Produce request do not count.
         """
+        if self.is_exempt:
+            self._finish(0)
         if not self.is_settled:
             throttle_ms = self._record_time()
             if self.produced_bytes and not has_failed:

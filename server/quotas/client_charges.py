@@ -19,7 +19,8 @@ _CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS = 19, 20, 37
 
 _EXEMPT_KEYS: Final = frozenset((4, 5, 6, 7, 27, 56, 67))
 """Requests between brokers: LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers,
-AlterPartition, AllocateProducerIds. Fetches of followers are exempt too."""
+AlterPartition, AllocateProducerIds. Fetches of followers are exempt too. Those of clients that may not send them count.
+"""
 
 _MUTATING_KEYS: Final = frozenset((_METADATA, _CREATE_TOPICS, _DELETE_TOPICS, _CREATE_PARTITIONS))
 """Requests that may create or delete partitions."""
@@ -43,8 +44,10 @@ class ClientCharges:
             return None
         key, size = _read_key(frame)
         limits = self._find_limits(bytes(frame[_CLIENT_ID_AT : _CLIENT_ID_AT + max(size, 0)]), principal)
-        if limits is None or key in _EXEMPT_KEYS:
+        if limits is None:
             return None
+        if key in _EXEMPT_KEYS:
+            return None if limits.request is None else RequestCharge(self._quotas, limits, 0, is_exempt=True)
         if (
             limits.request is not None
             or (key == _PRODUCE and limits.produce is not None)

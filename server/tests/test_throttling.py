@@ -243,3 +243,14 @@ def test_nothing_is_loaded_or_measured_without_quotas(monkeypatch):
     assert setting.switch._clients is None
     assert setting.connection._pipeline._charges is None
     assert setting.throttle_times == [0, 0]
+
+
+def test_a_request_of_brokers_counts_only_if_its_client_is_not_one(setting, monkeypatch):
+    """As in Kafka: otherwise a client could occupy the broker with requests that it may not send."""
+    monkeypatch.setattr("odradek.server.quotas.client_charges._EXEMPT_KEYS", frozenset((12,)))
+    setting.results += [HeartbeatResponse(), KafkaError(ErrorCode.NOT_CONTROLLER)]
+    setting.send(1, 2)
+    assert setting.throttle_times == [0, 0]
+    setting.results += [KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)]
+    setting.send(3, 4)
+    assert setting.throttle_times == [0, 0, 1000]

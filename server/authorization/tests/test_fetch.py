@@ -1,5 +1,8 @@
 """Rights in Fetch: rows of refused partitions, decisions of a session, and followers."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from odradek.protocol.errors import ErrorCode
@@ -123,6 +126,18 @@ def test_a_follower_needs_cluster_action(world, rights):
     assert errors(follow(world)) == [REFUSED]
     rights.grant(cluster("CLUSTER_ACTION"))
     assert errors(follow(world)) != [REFUSED]
+
+
+def test_the_fetch_of_a_follower_is_exempt_from_quotas_with_the_right_only(world, rights, monkeypatch):
+    context = RequestContext("host", "PLAINTEXT")
+    monkeypatch.setattr(fetching, "RequestContext", lambda host, listener: context)
+    charge: Any = SimpleNamespace(max_fetch_bytes=100, settle_fetch=lambda size_bytes: 0)
+    context.charge = charge
+    follow(world)
+    assert context.charge is charge
+    rights.grant(cluster("CLUSTER_ACTION"))
+    follow(world)
+    assert context.charge is None
 
 
 def test_the_session_of_a_follower_is_refused_as_a_whole(world, rights):

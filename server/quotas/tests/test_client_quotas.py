@@ -253,5 +253,8 @@ def test_mutations(setting):
 
 @pytest.mark.parametrize("key", [4, 5, 6, 7, 27, 56, 67])
 def test_requests_between_brokers_are_exempt(setting, key):
+    frame = HEARTBEAT[:4] + key.to_bytes(2, "big") + HEARTBEAT[6:]
+    setting.put("clients/<default>", producer_byte_rate=1)
+    assert setting.charge(frame) is None
     setting.put("clients/<default>", request_percentage=1)
-    assert setting.charge(HEARTBEAT[:4] + key.to_bytes(2, "big") + HEARTBEAT[6:]) is None
+    assert setting.run(10, frame) == setting.run(0) == 0
