@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.security.authorization.rights import Rights
 
-_MAX_TOPICS: Final = 100_000
+_SPARE: Final = 100
+"""Decisions that are held in any case."""
 
 
 class ReadRights:
@@ -27,10 +28,16 @@ class ReadRights:
         self._rights: Rights | None = None
         self._key: tuple[object, ...] = ()
 
-    def begin(self, rights: "Rights") -> None:
-        """Begin a fetch; drop the decisions if they may have changed."""
+    def __len__(self) -> int:
+        return len(self._decisions)
+
+    def begin(self, rights: "Rights", partitions: int) -> None:
+        """Begin a fetch; drop the decisions if they may have changed, or if most are about topics no longer fetched.
+
+        partitions: the number of partitions in the session
+        """
         key = rights.key
-        if key != self._key or len(self._decisions) > _MAX_TOPICS:
+        if key != self._key or len(self._decisions) > 2 * partitions + _SPARE:
             self._decisions, self._key = {}, key
         self._rights = rights
 

@@ -515,13 +515,14 @@ class _Fetch:
         if self.reader.follower >= 0:
             self.is_refused = not rights.allows_cluster()
             return
-        found = None if self.session is None else self.session.read_rights
+        session = self.session
+        found = None if session is None else session.read_rights
         if found is None:
             found = ReadRights(self.services.metadata)
-        found.begin(rights)
+        found.begin(rights, 0 if session is None else len(session.partitions))
         self.read_rights = found
-        if self.session is not None:
-            self.session.read_rights = found
+        if session is not None:
+            session.read_rights = found
 
     def _select_partitions(self, requested: FetchPartitions) -> "Mapping[PartitionKey, FetchPartition]":
         """Return the partitions to read: those of the session, or those of the request if there is no session."""

@@ -110,6 +110,21 @@ def test_the_decisions_of_a_session_are_those_of_its_client(world, rights, monke
     assert rights.asked == [topic("READ")]
 
 
+def test_a_session_keeps_decisions_on_the_topics_that_it_has(world, rights):
+    """Names of forgotten topics would fill the memory: only the partitions of sessions are limited."""
+    rights.grant(topic("READ"))
+    opened = world.fetch(("open", 0, 0), session_epoch=0, max_wait_ms=0)
+    forgotten = []
+    for epoch in range(1, 100):
+        added = [f"absent-{epoch}-{number}" for number in range(20)]
+        session = {"session_id": opened.session_id, "session_epoch": epoch, "max_wait_ms": 0}
+        world.fetch(*[(name, 0, 0) for name in added], forgotten=[(name, 0) for name in forgotten], **session)
+        forgotten = added
+    session = world.services.fetch_sessions.resume(opened.session_id, 100, False, 0)
+    assert len(session.partitions) == 21
+    assert len(session.read_rights) < 200
+
+
 def test_many_partitions_of_one_topic_need_one_decision(world, rights):
     rights.grant(topic("READ"))
     world.fetch(*[("open", index, 0) for index in range(50)], max_wait_ms=0)
