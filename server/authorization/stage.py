@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from twisted.internet.defer import Deferred
 
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from odradek.server.authorization.guarding import Guard
     from odradek.server.request import RequestContext
     from odradek.server.security.authorization.authorizer import Authorizer
+
+T = TypeVar("T")
 
 _PACKAGE: Final = "odradek.server.authorization"
 _CLUSTER_GUARD: Final = "cluster:only_cluster"
@@ -98,8 +102,23 @@ class AuthorizationStage:
 
         def guarded(services: Any, context: "RequestContext", request: "Message") -> Any:
             rights = context.rights = Rights(authorizer, context, declared)
-            if guard is None:
-                return handler(services, context, request)
-            return guard(rights, services, context, request, lambda rest: handler(services, context, rest))
+            try:
+                if guard is None:
+                    reply = handler(services, context, request)
+                else:
+                    reply = guard(rights, services, context, request, lambda rest: handler(services, context, rest))
+            except BaseException:
+                rights.forget()
+                raise
+            if isinstance(reply, Deferred):
+                return reply.addBoth(_forget, rights)
+            rights.forget()
+            return reply
 
         return guarded
+
+
+def _forget(outcome: T, rights: Rights) -> T:
+    """Return the outcome of a request that is complete."""
+    rights.forget()
+    return outcome

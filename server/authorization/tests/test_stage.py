@@ -1,22 +1,27 @@
 """The stage: which APIs it wraps, and APIs that need operations on the cluster."""
 
+import gc
+import tracemalloc
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from twisted.internet.defer import succeed
 
 from odradek.protocol.access_control import Operation, ResourceType
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from odradek.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from odradek.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from odradek.server.apis import APIS, NO_NEEDS, PRODUCE_KEY, Api
 from odradek.server.authorization.stage import GUARDS, HANDLER, AuthorizationStage, find_guard, list_guard_modules
-from odradek.server.authorization.tests.support import Guarded, ListedRights, cluster, topic
+from odradek.server.authorization.tests.support import Guarded, ListedRights, cluster, group, topic
 from odradek.server.dispatch import BoundApi
 from odradek.server.handlers.produce import produce
 from odradek.server.request import RequestContext
 from odradek.server.security.authorization.needs import READ_TOPIC
 from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS
-from odradek.server.security.authorization.rights import Rights, make_authorization_error
+from odradek.server.security.authorization.rights import MAX_DECISIONS, Rights, make_authorization_error
 
 OPEN_TO_ALL = {
     "ApiVersions",
@@ -102,6 +107,40 @@ def test_a_decision_is_made_once_for_a_request():
     rights = Rights(authorizer, RequestContext("host", "PLAINTEXT"), (READ_TOPIC,))
     assert [rights.allows(ResourceType.TOPIC, "t") for _ in range(3)] == [False] * 3
     assert authorizer.audited == [topic("READ", "t")]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_idle_connection_keeps_no_names_of_its_last_request(waits, is_refused):
+    """A request may have 100,000 names, of 100 MB in total."""
+
+    def respond(request):
+        if is_refused:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        return succeed(DescribeGroupsResponse()) if waits else DescribeGroupsResponse()
+
+    size, count = 10_000, 100 if not waits else 1000
+    guarded = Guarded("DescribeGroups", 5, group("DESCRIBE"), respond=respond)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    with suppress(KafkaError):
+        guarded.ask(DescribeGroupsRequest(groups=["open", *(f"{number:0{size}}" for number in range(count))]))
+    guarded.requests.clear()
+    guarded.authorizer.asked.clear()
+    guarded.authorizer.audited.clear()
+    gc.collect()
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 10 * size
+
+
+def test_a_request_with_many_names_keeps_a_limited_number_of_decisions():
+    """To free them takes long."""
+    rights = Rights(ListedRights(topic("READ")), RequestContext("host", "PLAINTEXT"), (READ_TOPIC,))
+    for number in range(MAX_DECISIONS + 100):
+        assert not rights.allows(ResourceType.TOPIC, f"t{number}")
+    assert rights.allows(ResourceType.TOPIC, "open")
+    assert len(rights._decisions) == MAX_DECISIONS
 
 
 def test_another_operation_than_those_declared_cannot_be_asked_for():
