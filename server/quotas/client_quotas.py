@@ -64,10 +64,10 @@ class ClientQuotas:
         self.window = window
         self.monotonic_ms = monotonic_ms
         self.monotonic = monotonic
-        self._produce = Meters(RateMeter, window, monotonic_ms)
-        self._fetch = Meters(RateMeter, window, monotonic_ms)
-        self._request = Meters(RateMeter, window, monotonic_ms)
-        self._mutation = Meters(BucketMeter, mutation_window, monotonic_ms)
+        self._produce = Meters(RateMeter, window, monotonic_ms, self._on_removal)
+        self._fetch = Meters(RateMeter, window, monotonic_ms, self._on_removal)
+        self._request = Meters(RateMeter, window, monotonic_ms, self._on_removal)
+        self._mutation = Meters(BucketMeter, mutation_window, monotonic_ms, self._on_removal)
         self._by_key: Mapping[str, Meters[RateMeter] | Meters[BucketMeter]] = {
             PRODUCER_BYTE_RATE: self._produce,
             CONSUMER_BYTE_RATE: self._fetch,
@@ -106,8 +106,10 @@ class ClientQuotas:
     def remove_idle(self) -> None:
         """Remove meters that have not been used for an hour."""
         for meters in self._by_key.values():
-            if meters.remove_idle():
-                self.epoch += 1
+            meters.remove_idle()
+
+    def _on_removal(self) -> None:
+        self.epoch += 1
 
     def count_meters(self) -> int:
         """Return the number of meters."""

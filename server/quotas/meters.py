@@ -1,5 +1,6 @@
 """The use of one kind of quota by each entity that has a limit and was active lately."""
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -15,6 +16,12 @@ _EXAMINED_AT_CREATION: Final = 2
 """Meters that are examined when one is created: their number stays near that of the entities in use."""
 
 _EXAMINED_AT_ONCE: Final = 500
+
+MAX_METERS: Final = 100_000
+"""Meters of one kind. Clients choose their ids: above it, the one that was examined longest ago is removed."""
+
+_MAX_NAME_LENGTH: Final = 255
+"""Length of a client id up to which it is held; of a longer one only the hash is."""
 
 
 class RateMeter:
@@ -77,10 +84,20 @@ M = TypeVar("M", bound=RateMeter | BucketMeter)
 
 
 class Meters(Generic[M]):
-    """The limits of one kind, and the meters of those that use them."""
+    """The limits of one kind, and the meters of those that use them.
 
-    def __init__(self, make: Callable[[Window, int], M], window: Window, monotonic_ms: Callable[[], int]) -> None:
+    on_removal: called when meters were removed, which nobody must use any more
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Window, int], M],
+        window: Window,
+        monotonic_ms: Callable[[], int],
+        on_removal: Callable[[], None] = lambda: None,
+    ) -> None:
         self.limits = Limits()
+        self._on_removal = on_removal
         self._make = make
         self._window = window
         self._monotonic_ms = monotonic_ms
@@ -98,18 +115,19 @@ class Meters(Generic[M]):
         limit = self.limits.find(user, client_id)
         if limit is None or limit.bound == float("inf"):
             return None
-        meter = self._meters.get(limit.owner)
+        owner = _shorten(limit.owner)
+        meter = self._meters.get(owner)
         if meter is None:
             self.remove_idle(_EXAMINED_AT_CREATION)
-            meter = self._meters[limit.owner] = self._make(self._window, self._monotonic_ms())
+            if len(self._meters) >= MAX_METERS:
+                self._meters.popitem(last=False)
+                self._on_removal()
+            meter = self._meters[owner] = self._make(self._window, self._monotonic_ms())
         meter.bound = limit.bound
         return meter
 
-    def remove_idle(self, count: int = _EXAMINED_AT_ONCE) -> bool:
-        """Examine up to `count` meters, those first that were examined longest ago; return whether one was removed.
-
-        The caller must no longer use a removed meter.
-        """
+    def remove_idle(self, count: int = _EXAMINED_AT_ONCE) -> None:
+        """Remove idle meters: examine up to `count`, those first that were examined longest ago."""
         meters = self._meters
         end_ms = self._monotonic_ms() - IDLE_MS
         has_removed = False
@@ -119,4 +137,12 @@ class Meters(Generic[M]):
             else:
                 del meters[owner]
                 has_removed = True
-        return has_removed
+        if has_removed:
+            self._on_removal()
+
+
+def _shorten(owner: Owner) -> Owner:
+    user, client_id = owner
+    if len(client_id) <= _MAX_NAME_LENGTH:
+        return owner
+    return user, hashlib.sha256(client_id.encode()).hexdigest()

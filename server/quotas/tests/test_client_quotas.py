@@ -10,6 +10,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import FetchRequest
 from odradek.protocol.messages.heartbeat import HeartbeatRequest
 from odradek.protocol.messages.produce import ProduceRequest
+from odradek.server.quotas import meters
 from odradek.server.quotas.client_charges import ClientCharges
 from odradek.server.quotas.client_quotas import ClientQuotas
 from odradek.server.quotas.rates import Window
@@ -131,6 +132,33 @@ def test_new_clients_replace_idle_ones(setting):
         setting.now_s += 10
         setting.charge(request_frame(HeartbeatRequest(), 4, client_id=b"client-%d" % number))
     assert setting.quotas.count_meters() < 1000
+
+
+def test_all_connections_of_a_client_share_its_quota_after_it_was_idle(setting):
+    """A new client removes the idle meter of another, which a connection may have used before."""
+    setting.put("clients/<default>", producer_byte_rate=1000)
+    before = setting.charge(PRODUCE)
+    setting.now_s += 3601
+    setting.quotas.find("ANONYMOUS", "another client")
+    after = setting.charge(PRODUCE)
+    other = ClientCharges(setting.quotas).make_charge(PRODUCE, ANONYMOUS)
+    assert after._limits.produce is other._limits.produce
+    assert after._limits.produce is not before._limits.produce
+
+
+def test_clients_that_invent_ids_do_not_fill_the_memory(setting, monkeypatch):
+    monkeypatch.setattr(meters, "MAX_METERS", 50)
+    setting.put("clients/<default>", request_percentage=1)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(500):
+        setting.quotas.find("ANONYMOUS", f"{number:030000}")
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert setting.quotas.count_meters() == 50
+    assert after - before < 50 * 3000
+    found = [setting.quotas.find("ANONYMOUS", one * 300).request for one in "aab"]
+    assert found[0] is found[1] is not found[2]
 
 
 def test_the_memory_of_a_client_is_small(setting):
