@@ -8,6 +8,7 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
 )
+from odradek.protocol.schema import rows
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide
 from odradek.server.handlers.find_coordinator import BATCHED_SINCE, GROUP, TRANSACTION, make_error_row
 from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS, ResourceType
@@ -46,10 +47,11 @@ def find_coordinator(
 
     def merge(response: FindCoordinatorResponse, denied: set[str]) -> FindCoordinatorResponse:
         found = iter(response.coordinators)
-        rows: list[FindCoordinatorResponseCoordinator] = [
-            make_error_row(key, error) if key in denied else next(found) for key in request.coordinator_keys
-        ]
-        return FindCoordinatorResponse(coordinators=rows)
+        coordinators = [key if key in denied else next(found) for key in request.coordinator_keys]
+        return FindCoordinatorResponse(coordinators=rows(make_row, coordinators))
+
+    def make_row(found: FindCoordinatorResponseCoordinator | str) -> FindCoordinatorResponseCoordinator:
+        return make_error_row(found, error) if isinstance(found, str) else found
 
     def find(allowed: list[str], refused: list[str]) -> "Reply[FindCoordinatorResponse]":
         if not refused:

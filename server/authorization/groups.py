@@ -11,6 +11,7 @@ from odradek.protocol.messages.describe_groups import DescribeGroupsRequest, Des
 from odradek.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from odradek.protocol.schema import rows
 from odradek.server.authorization.guarding import GuardServices, Proceed, R, divide, finish, join
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
@@ -76,7 +77,9 @@ def describe_groups(
     def describe(allowed: list[str], refused: list[str]) -> "Reply[DescribeGroupsResponse]":
         if not refused:
             return proceed(request)
-        error_rows = responses.describe_groups_error(refused, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        error_rows = rows(
+            lambda name: responses.describe_groups_error([name], ErrorCode.GROUP_AUTHORIZATION_FAILED)[0], refused
+        )
         if not allowed:
             return DescribeGroupsResponse(groups=error_rows)
         rest = DescribeGroupsRequest(

@@ -15,7 +15,9 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, then
 from odradek.server.security.authorization.operations import ResourceType
@@ -111,13 +113,13 @@ def offset_fetch(
     def merge(response: OffsetFetchResponse, denied: set[str]) -> OffsetFetchResponse:
         fetched = iter(response.groups)
         code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        return fetch_response(
-            [
-                responses.offset_fetch_error(group, code, version) if group.group_id in denied else next(fetched)
-                for group in requested
-            ],
-            version,
-        )
+        groups = [group if group.group_id in denied else next(fetched) for group in requested]
+
+        def make_row(group: OffsetFetchRequestGroup | OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+            is_refused = isinstance(group, OffsetFetchRequestGroup)
+            return responses.offset_fetch_error(group, code, version) if is_refused else group
+
+        return fetch_response(rows(make_row, groups), version)
 
     return divide(services, rights, ResourceType.GROUP, requested, lambda group: group.group_id, fetch)
 

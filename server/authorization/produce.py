@@ -12,6 +12,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
     ProduceResponseTopicProduceResponse,
 )
+from odradek.protocol.schema import rows
 from odradek.server.authorization.guarding import GuardServices, Proceed, join, then
 from odradek.server.handlers.produce import ProduceOutcome, make_error_row
 from odradek.server.produce_request import TOPIC_IDS_SINCE, is_transactional_batch
@@ -101,8 +102,10 @@ def _divide(
             refused.append(topic)
         if number % DECISIONS_PER_STEP == 0:
             yield
+    if not refused and not unknown:
+        return allowed, []
     errors = _make_errors(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return allowed, [*errors, *_make_errors(unknown, ErrorCode.UNKNOWN_TOPIC_ID)]
+    return allowed, join(errors, _make_errors(unknown, ErrorCode.UNKNOWN_TOPIC_ID))
 
 
 def _has_transactional_batch(request: ProduceRequest) -> Generator[None, None, bool]:
@@ -125,12 +128,13 @@ def _make_errors(refused: _Topics, code: ErrorCode) -> _Rows:
         indexes.setdefault((topic.name, topic.topic_id), {}).update(
             dict.fromkeys(data.index for data in topic.partition_data)
         )
-    return [
-        ProduceResponseTopicProduceResponse(
+
+    def make_row(refused: tuple[tuple[str, bytes], dict[int, None]]) -> ProduceResponseTopicProduceResponse:
+        (name, topic_id), of_topic = refused
+        return ProduceResponseTopicProduceResponse(
             name=name,
             topic_id=topic_id,
-            partition_responses=[make_error_row(index, error, None) for index in of_topic],
+            partition_responses=rows(lambda index: make_error_row(index, error, None), list(of_topic)),
         )
-        for (name, topic_id), of_topic in indexes.items()
-        if of_topic
-    ]
+
+    return rows(make_row, [one for one in indexes.items() if one[1]])

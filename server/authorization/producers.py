@@ -10,6 +10,7 @@ from odradek.protocol.messages.describe_producers import (
     DescribeProducersResponseTopicResponse,
 )
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from odradek.protocol.schema import rows
 from odradek.replication.metadata.topic_names import check_topic_name
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide
 from odradek.server.handlers.producers import describe_producers_error
@@ -56,19 +57,22 @@ def describe_producers(
     def describe(allowed: list[_Topic], refused: list[_Topic]) -> "Reply[DescribeProducersResponse]":
         if not refused:
             return proceed(request)
-        error = make_authorization_error(ResourceType.TOPIC)
-        errors = describe_producers_error(DescribeProducersRequest(topics=refused), context.api_version, error)
-        if not allowed:
-            return errors
         denied = {topic.name for topic in refused}
+        error = make_authorization_error(ResourceType.TOPIC)
+
+        def make_row(topic: _Topic | DescribeProducersResponseTopicResponse) -> DescribeProducersResponseTopicResponse:
+            if isinstance(topic, DescribeProducersResponseTopicResponse):
+                return topic
+            one = DescribeProducersRequest(topics=[topic])
+            return describe_producers_error(one, context.api_version, error).topics[0]
 
         def merge(response: DescribeProducersResponse) -> DescribeProducersResponse:
-            described, others = iter(response.topics), iter(errors.topics)
-            topics: list[DescribeProducersResponseTopicResponse] = [
-                next(others) if topic.name in denied else next(described) for topic in request.topics
-            ]
-            return DescribeProducersResponse(topics=topics)
+            described = iter(response.topics)
+            topics = [topic if topic.name in denied else next(described) for topic in request.topics]
+            return DescribeProducersResponse(topics=rows(make_row, topics))
 
+        if not allowed:
+            return merge(DescribeProducersResponse())
         return map_reply(proceed(DescribeProducersRequest(topics=allowed)), merge)
 
     return divide(services, rights, ResourceType.TOPIC, request.topics, _find_valid_name, describe)

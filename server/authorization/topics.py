@@ -26,6 +26,7 @@ from odradek.protocol.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicsResponseDeletableTopicResult,
 )
+from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, finish, join, then
@@ -94,12 +95,12 @@ def create_topics(
             rest = CreateTopicsRequest(
                 topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
             )
-        errors = [
-            CreateTopicsResponseCreatableTopicResult(
+        errors = rows(
+            lambda topic: CreateTopicsResponseCreatableTopicResult(
                 name=topic.name, error_code=_REFUSED, error_message="Authorization failed.", configs=[]
-            )
-            for topic in refused
-        ]
+            ),
+            refused,
+        )
         return map_reply(proceed(rest), lambda response: finish(services, hide_configs(response, errors)))
 
     return divide(services, rights, ResourceType.TOPIC, request.topics, find_name, create, Operation.CREATE)
@@ -207,12 +208,12 @@ def create_partitions(
         rest = CreatePartitionsRequest(
             topics=allowed, timeout_ms=request.timeout_ms, validate_only=request.validate_only
         )
-        errors = [
-            CreatePartitionsResponseCreatePartitionsTopicResult(
+        errors = rows(
+            lambda topic: CreatePartitionsResponseCreatePartitionsTopicResult(
                 name=topic.name, error_code=_REFUSED, error_message=None
-            )
-            for topic in refused
-        ]
+            ),
+            refused,
+        )
         return map_reply(
             proceed(rest), lambda response: CreatePartitionsResponse(results=join(response.results, errors))
         )

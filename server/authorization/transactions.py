@@ -10,9 +10,11 @@ from odradek.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRe
 from odradek.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
 )
 from odradek.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from odradek.protocol.schema import rows
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, finish, then
 from odradek.server.handlers.transactions import BATCHED_SINCE, refuse_topics
@@ -111,11 +113,14 @@ def describe_transactions(
     def merge(response: DescribeTransactionsResponse, denied: set[str]) -> DescribeTransactionsResponse:
         states = iter(response.transaction_states)
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return DescribeTransactionsResponse(
-            transaction_states=[
-                describe_error(name, code) if name in denied else next(states) for name in request.transactional_ids
-            ]
-        )
+        found = [name if name in denied else next(states) for name in request.transactional_ids]
+
+        def make_row(
+            state: DescribeTransactionsResponseTransactionState | str,
+        ) -> DescribeTransactionsResponseTransactionState:
+            return describe_error(state, code) if isinstance(state, str) else state
+
+        return DescribeTransactionsResponse(transaction_states=rows(make_row, found))
 
     return divide(services, rights, ResourceType.TRANSACTIONAL_ID, request.transactional_ids, str, describe)
 
