@@ -116,8 +116,9 @@ def offset_fetch(
         groups = [group if group.group_id in denied else next(fetched) for group in requested]
 
         def make_row(group: OffsetFetchRequestGroup | OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-            is_refused = isinstance(group, OffsetFetchRequestGroup)
-            return responses.offset_fetch_error(group, code, version) if is_refused else group
+            if isinstance(group, OffsetFetchRequestGroup):
+                return responses.offset_fetch_error(group, code, version)
+            return group
 
         return fetch_response(rows(make_row, groups), version)
 

@@ -14,7 +14,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.schema import rows
 from odradek.server.authorization.guarding import GuardServices, Proceed, join, then
-from odradek.server.handlers.produce import ProduceOutcome, make_error_row
+from odradek.server.handlers.produce import ProduceOutcome, make_error_row, record_refusal
 from odradek.server.produce_request import TOPIC_IDS_SINCE, is_transactional_batch
 from odradek.server.request import CloseConnection
 from odradek.server.security.authorization.operations import ResourceType
@@ -96,6 +96,8 @@ def _divide(
         known = by_id.get(topic.topic_id) if uses_ids else topic
         if known is None:
             unknown.append(topic)
+            for data in topic.partition_data:
+                record_refusal(context, topic, data, ErrorCode.UNKNOWN_TOPIC_ID)
         elif rights.allows(ResourceType.TOPIC, known.name):
             allowed.append(topic)
         else:

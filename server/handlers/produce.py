@@ -331,7 +331,7 @@ class _Appends:
                 checked=checked,
             )
         except KafkaError as error:
-            self._record_refusal(topic, data, error.code)
+            record_refusal(self._context, topic, data, error.code)
             return self._refuse(topic, data.index, error, partition)
         row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
@@ -362,20 +362,26 @@ class _Appends:
         refused, log = self._context.refused_batches, partition.log
         if refused is not None and log is not None:
             records: memoryview = data.records or _EMPTY_RECORDS  # type: ignore[assignment] # a view of the frame
-            refused.check(self._topic_key(topic), data.index, records, log.producer_state)
+            refused.check(_find_topic_key(self._context, topic), data.index, records, log.producer_state)
 
-    def _record_refusal(
-        self, topic: ProduceRequestTopicProduceData, data: ProduceRequestPartitionProduceData, code: ErrorCode
-    ) -> None:
-        if code in RETRIABLE:
-            refused = self._context.refused_batches
-            if refused is None:
-                refused = self._context.refused_batches = RefusedBatches()
-            records: memoryview = data.records or _EMPTY_RECORDS  # type: ignore[assignment] # a view of the frame
-            refused.record(self._topic_key(topic), data.index, records, code)
 
-    def _topic_key(self, topic: ProduceRequestTopicProduceData) -> str | bytes:
-        return topic.topic_id if self._context.api_version >= TOPIC_IDS_SINCE else topic.name
+def record_refusal(
+    context: "RequestContext",
+    topic: ProduceRequestTopicProduceData,
+    data: ProduceRequestPartitionProduceData,
+    code: ErrorCode,
+) -> None:
+    """Record a batch that is not appended, if its producer will repeat it (`refused_batches`)."""
+    if code in RETRIABLE:
+        refused = context.refused_batches
+        if refused is None:
+            refused = context.refused_batches = RefusedBatches()
+        records: memoryview = data.records or _EMPTY_RECORDS  # type: ignore[assignment] # a view of the frame
+        refused.record(_find_topic_key(context, topic), data.index, records, code)
+
+
+def _find_topic_key(context: "RequestContext", topic: ProduceRequestTopicProduceData) -> str | bytes:
+    return topic.topic_id if context.api_version >= TOPIC_IDS_SINCE else topic.name
 
 
 def _find_writable(

@@ -93,6 +93,15 @@ def test_produce_by_id():
     )
 
 
+def test_a_producer_repeats_a_batch_of_an_unknown_topic_before_later_ones():
+    """The metadata may have the topic before the next request on the connection."""
+    guarded = Guarded("Produce", 13, respond=produce_handled)
+    guarded.ask(make_produce(["hidden"], version=13, records=plain_batch(producer_id=1, producer_epoch=0)))
+    assert not guarded.context.refused_batches
+    guarded.ask(make_produce(["unknown"], version=13, records=plain_batch(producer_id=1, producer_epoch=0)))
+    assert guarded.context.refused_batches
+
+
 def test_a_refused_partition_that_is_repeated_has_one_row():
     guarded = Guarded("Produce", 9, respond=produce_handled)
     assert produced_codes(guarded.ask(make_produce(["hidden", "hidden"]))) == {"hidden": [REFUSED]}
