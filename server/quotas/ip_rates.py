@@ -33,6 +33,8 @@ class IpRates:
         self._meters = Meters(RateMeter, window, monotonic_ms)
         self._addresses: dict[str, str] = {}
         """The addresses of entities that are host names."""
+        self._attempts: dict[str, int] = {}
+        """By host name, the number of changes of its quota."""
 
     def update(self, changed: Mapping[str, Configs]) -> None:
         """Apply changed configurations of IP addresses, by path. A host name applies when it is resolved."""
@@ -71,15 +73,15 @@ class IpRates:
         self._meters.limits.put(None, address, bound)
 
     def _put_host(self, host: str, bound: float | None) -> None:
-        address = self._addresses.pop(host, None)
+        self._attempts[host] = attempt = self._attempts.get(host, 0) + 1
         if bound is None:
-            if address is not None:
-                self._put(address, None)
+            self._move(host, None, None)
             return
 
         def resolved(address: str) -> None:
-            self._addresses[host] = address
-            self._put(address, bound)
+            # The quota may have changed meanwhile.
+            if self._attempts[host] == attempt:
+                self._move(host, address, bound)
 
         def failed(failure: "Failure") -> None:
             logger.warning(
@@ -89,6 +91,15 @@ class IpRates:
             )
 
         self._resolver.resolve(host).addCallbacks(resolved, failed)
+
+    def _move(self, host: str, address: str | None, bound: float | None) -> None:
+        """Set the limit of a host name at its current address in place of that at the earlier one, if there is any."""
+        before = self._addresses.pop(host, None)
+        if before is not None:
+            self._put(before, None)
+        if address is not None:
+            self._addresses[host] = address
+            self._put(address, bound)
 
 
 def _parse_rate(path: str, configs: Configs) -> float | None:
