@@ -22,6 +22,9 @@ from odradek.log.storage.filesystem import OsFileSystem, is_disk_full
 
 logger = logging.getLogger(__name__)
 
+FILE_MODE = 0o600
+"""Of a new store: it has hashes of passwords."""
+
 MIN_LOG_BYTES = 4 << 20
 _MARGIN_BYTES = 2 << 20
 """Pages that wait to be copied (CHECKPOINT_PAGES), headers of frames, and growth until the next `top_up`."""
@@ -72,7 +75,7 @@ class Reserve:
         wanted = max(MIN_LOG_BYTES, pages * self._page_bytes + _MARGIN_BYTES + _STEP_BYTES)
         try:
             # A close drops the process's locks on a file; SQLite has none on this file.
-            descriptor = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._path.stat().st_mode & 0o777)
         except OSError as error:
             logger.debug("no write-ahead log to allocate path=%s error=%s", self._log_path, error)
             return 0

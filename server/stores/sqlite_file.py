@@ -5,7 +5,9 @@ shared memory file. No temporary file is used, because the disk may be full.
 """
 
 import logging
+import os
 import sqlite3
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,10 +70,10 @@ def open_file(path: Path, connect: Connect) -> sqlite3.Connection:
 
     Raises StoreFormatError, StoreLockedError, StoreDamagedError, StoreUnavailableError.
     """
-    is_new = not path.exists()
     try:
+        is_new = _make_private(path)
         connection = connect(path)
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise StoreUnavailableError(f"cannot open the metadata store {path}: {error}") from error
     try:
         _configure(connection)
@@ -85,6 +87,36 @@ def open_file(path: Path, connect: Connect) -> sqlite3.Connection:
             raise translate_error(error, path) from error
         raise
     return connection
+
+
+def _make_private(path: Path) -> bool:
+    """Create the file if there is none, for its owner only; return whether it is new.
+
+    It has hashes of passwords. SQLite gives the write-ahead log the mode of the file. An existing file loses the access
+    of others and keeps that of its group, which may make backups.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, reserve.FILE_MODE))
+    except FileExistsError:
+        # Without opening the file: a close drops the process's locks on it.
+        _hide_from_others(path)
+        _hide_from_others(path.with_name(path.name + "-wal"))
+        return False
+    return True
+
+
+def _hide_from_others(path: Path) -> None:
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & stat.S_IRWXO:
+            path.chmod(mode & ~stat.S_IRWXO)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        logger.warning(
+            "other users can read hashes of passwords in the metadata store; remove their access path=%s error=%s",
+            path, error.strerror,
+        )  # fmt: skip
 
 
 def _configure(connection: sqlite3.Connection) -> None:

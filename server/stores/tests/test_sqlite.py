@@ -133,3 +133,33 @@ def test_acknowledged_changes_outlive_kill_9(tmp_path):
             assert run_now(store.get_children(f"/t/{name}")) == ["child"]
         assert run_now(store.exists("/alive")) is None
         run_now(store.close())
+
+
+def modes(directory):
+    return {path.name: oct(path.stat().st_mode & 0o777) for path in directory.iterdir()}
+
+
+def test_only_the_owner_can_read_a_new_store_which_has_hashes_of_passwords(tmp_path):
+    before = os.umask(0o022)
+    try:
+        store = open_store(tmp_path)
+        run_now(store.create("/a", b"1"))
+        assert modes(tmp_path) == {FILE_NAME: "0o600", f"{FILE_NAME}-wal": "0o600"}
+        run_now(store.close())
+        assert modes(tmp_path) == {FILE_NAME: "0o600", f"{FILE_NAME}-wal": "0o600"}
+    finally:
+        os.umask(before)
+
+
+def test_others_lose_the_access_to_a_store_of_an_earlier_version_and_its_group_keeps_it(tmp_path):
+    run_now(open_store(tmp_path).close())
+    for path in tmp_path.iterdir():
+        path.chmod(0o644)
+    store = open_store(tmp_path)
+    run_now(store.create("/a", b"1"))
+    assert modes(tmp_path) == {FILE_NAME: "0o640", f"{FILE_NAME}-wal": "0o640"}
+    run_now(store.close())
+    assert modes(tmp_path) == {FILE_NAME: "0o640", f"{FILE_NAME}-wal": "0o640"}
+    store = open_store(tmp_path)
+    assert run_now(store.get("/a")).data == b"1"
+    run_now(store.close())
