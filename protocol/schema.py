@@ -43,11 +43,16 @@ class StructType(WireType):
 
 
 class Field:
-    """A field of a message: its wire type and the versions in which it exists, may be null, or is tagged."""
+    """A field of a message: its wire type and the versions in which it exists, may be null, or is tagged.
 
-    __slots__ = ("default", "name", "nullable_since", "since", "tag", "tag_since", "until", "wire")
+    is_secret: its value is not in the `repr` of the message
+    """
 
-    def __init__(self, since: int, until: int, nullable_since: int, tag: int, tag_since: int, default: Any) -> None:
+    __slots__ = ("default", "is_secret", "name", "nullable_since", "since", "tag", "tag_since", "until", "wire")
+
+    def __init__(
+        self, since: int, until: int, nullable_since: int, tag: int, tag_since: int, default: Any, *, is_secret: bool
+    ) -> None:
         self.name = ""
         self.wire: WireType = BYTES
         self.since = since
@@ -56,6 +61,7 @@ class Field:
         self.tag = tag
         self.tag_since = tag_since
         self.default = default
+        self.is_secret = is_secret
 
     def is_in(self, version: int) -> bool:
         """Return whether the field exists in this version, tagged or not."""
@@ -84,14 +90,18 @@ def field(
     tag: int = -1,
     tag_since: int | None = None,
     default: Any = MISSING,
+    is_secret: bool = False,
 ) -> Any:
     """Declare the properties of a field that its annotation cannot express.
 
     `since`/`until` are the versions in which the field exists, `nullable_since` the first in which it may be null (an
-    annotation `X | None` means: in all), `tag` its tag and `tag_since` the first version in which it is tagged.
+    annotation `X | None` means: in all), `tag` its tag and `tag_since` the first version in which it is tagged. With
+    `is_secret` its value is not in the `repr` of the message.
     """
     nullable = NEWEST + 1 if nullable_since is None else nullable_since
-    return Field(since, until, nullable, tag, since if tag_since is None else tag_since, default)
+    return Field(
+        since, until, nullable, tag, since if tag_since is None else tag_since, default, is_secret=is_secret
+    )
 
 
 def parse_versions(text: str) -> tuple[int, int]:
@@ -196,7 +206,7 @@ class StructMeta(type):
 
 
 class Struct(metaclass=StructMeta):
-    """Base of all declarations; equality and repr compare and print the fields."""
+    """Base of all declarations; equality and repr compare and print the fields, except secrets."""
 
     fields: ClassVar[tuple[Field, ...]]
 
@@ -215,7 +225,9 @@ class Struct(metaclass=StructMeta):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{item.name}={getattr(self, item.name)!r}" for item in self.fields)
+        values = ", ".join(
+            f"{item.name}={'[hidden]' if item.is_secret else repr(getattr(self, item.name))}" for item in self.fields
+        )
         return f"{type(self).__name__}({values})"
 
 

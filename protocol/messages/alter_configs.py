@@ -1,12 +1,12 @@
 """AlterConfigs (key 33)."""
 
-from odradek.protocol.schema import Message, Struct
+from odradek.protocol.schema import Message, Struct, field
 from odradek.protocol.types import Int8, Int16, Int32
 
 
 class AlterConfigsRequestAlterableConfig(Struct):
     name: str
-    value: str | None
+    value: str | None = field(is_secret=True)
 
 
 class AlterConfigsRequestAlterConfigsResource(Struct):

@@ -30,5 +30,5 @@ class CreateDelegationTokenResponse(Message, key=38, versions="1-3", flexible=2)
     expiry_timestamp_ms: Int64
     max_timestamp_ms: Int64
     token_id: str
-    hmac: bytes
+    hmac: bytes = field(is_secret=True)
     throttle_time_ms: Int32

@@ -29,7 +29,7 @@ class DescribeDelegationTokenResponseDescribedDelegationToken(Struct):
     expiry_timestamp: Int64
     max_timestamp: Int64
     token_id: str
-    hmac: bytes
+    hmac: bytes = field(is_secret=True)
     renewers: list[DescribeDelegationTokenResponseDescribedDelegationTokenRenewer]
 
 

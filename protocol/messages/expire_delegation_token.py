@@ -1,13 +1,13 @@
 """ExpireDelegationToken (key 40)."""
 
-from odradek.protocol.schema import Message
+from odradek.protocol.schema import Message, field
 from odradek.protocol.types import Int16, Int32, Int64
 
 
 class ExpireDelegationTokenRequest(Message, key=40, versions="1-2", flexible=2):
     """Change the time at which a token expires, or delete the token."""
 
-    hmac: bytes
+    hmac: bytes = field(is_secret=True)
     expiry_time_period_ms: Int64
 
 

@@ -1,13 +1,13 @@
 """IncrementalAlterConfigs (key 44)."""
 
-from odradek.protocol.schema import Message, Struct
+from odradek.protocol.schema import Message, Struct, field
 from odradek.protocol.types import Int8, Int16, Int32
 
 
 class IncrementalAlterConfigsRequestAlterableConfig(Struct):
     name: str
     config_operation: Int8
-    value: str | None
+    value: str | None = field(is_secret=True)
 
 
 class IncrementalAlterConfigsRequestAlterConfigsResource(Struct):

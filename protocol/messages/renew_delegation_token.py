@@ -1,13 +1,13 @@
 """RenewDelegationToken (key 39)."""
 
-from odradek.protocol.schema import Message
+from odradek.protocol.schema import Message, field
 from odradek.protocol.types import Int16, Int32, Int64
 
 
 class RenewDelegationTokenRequest(Message, key=39, versions="1-2", flexible=2):
     """Extend the lifetime of a token."""
 
-    hmac: bytes
+    hmac: bytes = field(is_secret=True)
     renew_period_ms: Int64
 
 

@@ -3,6 +3,23 @@
 import pytest
 
 from odradek.protocol import codec, interpreter
+from odradek.protocol.messages.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterableConfig,
+    AlterConfigsRequestAlterConfigsResource,
+)
+from odradek.protocol.messages.create_delegation_token import CreateDelegationTokenResponse
+from odradek.protocol.messages.describe_delegation_token import (
+    DescribeDelegationTokenResponse,
+    DescribeDelegationTokenResponseDescribedDelegationToken,
+)
+from odradek.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
+from odradek.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from odradek.protocol.schema import Message, Struct, field
 from odradek.protocol.tests.values import MESSAGE_IDS, MESSAGES, version_in_failure, versions_of
 from odradek.protocol.types import DecodeError, Int32, Int64
@@ -79,3 +96,33 @@ def test_fresh_arrays_are_not_shared():
     first, second = Sample(), Sample()
     first.counts.append(1)
     assert second.counts == []
+
+
+HIDING = (
+    CreateDelegationTokenResponse(token_id="public", hmac=b"secret"),
+    RenewDelegationTokenRequest(hmac=b"secret"),
+    ExpireDelegationTokenRequest(hmac=b"secret"),
+    DescribeDelegationTokenResponse(
+        tokens=[DescribeDelegationTokenResponseDescribedDelegationToken(token_id="public", hmac=b"secret")]
+    ),
+    AlterConfigsRequest(
+        resources=[
+            AlterConfigsRequestAlterConfigsResource(
+                configs=[AlterConfigsRequestAlterableConfig(name="public", value="secret")]
+            )
+        ]
+    ),
+    IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequestAlterConfigsResource(
+                configs=[IncrementalAlterConfigsRequestAlterableConfig(name="public", value="secret")]
+            )
+        ]
+    ),
+)
+
+
+@pytest.mark.parametrize("message", HIDING, ids=lambda message: type(message).__name__)
+def test_a_repr_has_no_secret(message):
+    assert "secret" not in repr(message)
+    assert "[hidden]" in repr(message)
