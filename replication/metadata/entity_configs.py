@@ -54,7 +54,7 @@ class EntityConfigs:
         for path in await self._notices.read():
             if path.partition("/")[0] in _KINDS:
                 node_path = f"{CONFIG_ROOT}/{path}"
-                changed[path] = (await read_nodes(self._store, {node_path: _decode})).get(node_path, {})
+                changed[path] = (await read_nodes(self._store, {node_path: decode_entity})).get(node_path, {})
         self._take(changed)
         self._notices.finish()
 
@@ -87,10 +87,11 @@ async def _load_all(store: MetadataStore) -> dict[str, Configs]:
     of_users = [f"{path}/{CLIENTS}" for path in paths if path.startswith(f"{CONFIG_ROOT}/{USERS}/")]
     for parent in of_users:
         paths += [f"{parent}/{name}" for name in await get_children_if_any(store, parent)]
-    found = await read_nodes(store, dict.fromkeys(paths, _decode))
+    found = await read_nodes(store, dict.fromkeys(paths, decode_entity))
     return {path.removeprefix(f"{CONFIG_ROOT}/"): configs for path, configs in found.items() if configs}
 
 
-def _decode(node: Node) -> Configs:
+def decode_entity(node: Node) -> Configs:
+    """Decode the configuration in a node. Raises ValueError, AttributeError."""
     # Kafka creates the node of a user without data if only its clients have a configuration.
     return znodes.decode_config(node.data) if node.data else {}

@@ -236,7 +236,7 @@ async def read_nodes(
             if node is not None:
                 await pause()
                 try:
-                    decoded[path] = _decode(store, path, decoders[path], node)
+                    decoded[path] = decode_node(store, path, decoders[path], node)
                 except StoreDamagedError as error:
                     _ignore(store, error)
     return decoded
@@ -246,10 +246,11 @@ async def read_node(
     store: MetadataStore, path: str, decode: Callable[[Node], T], watch: Watcher | None = None
 ) -> T:
     """Return a node, decoded by `decode`. Raises NoNodeError, StoreDamagedError."""
-    return _decode(store, path, decode, await store.get(path, watch))
+    return decode_node(store, path, decode, await store.get(path, watch))
 
 
-def _decode(store: MetadataStore, path: str, decode: Callable[[Node], T], node: Node) -> T:
+def decode_node(store: MetadataStore, path: str, decode: Callable[[Node], T], node: Node) -> T:
+    """Decode a node. Raises StoreDamagedError."""
     try:
         return decode(node)
     except (ValueError, LookupError, TypeError, AttributeError) as error:

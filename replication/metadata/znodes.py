@@ -66,9 +66,15 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes | None) -> dict[str, Any]:
-    value = json.loads(data or b"")
+    """Decode a node's JSON object. Raises ValueError without its content, which may be a secret."""
+    try:
+        value = json.loads(data or b"")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not {error.encoding}: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict):
-        raise ValueError(f"not a JSON object: {data!r}")
+        raise ValueError(f"not a JSON object but {type(value).__name__}")
     return value
 
 
@@ -336,6 +342,9 @@ def encode_config_change(entity_path: str) -> bytes:
 def decode_config_change(data: bytes | None) -> str:
     """Return the entity path, such as `topics/t`."""
     entity_path = str(decode(data)["entity_path"])
+    # The store would refuse to read such a path, and the notices after this one would not be followed.
+    if "\0" in entity_path or not {"", ".", ".."}.isdisjoint(entity_path.split("/")):
+        raise ValueError(f"not the path of an entity: {entity_path!r}")
     kind, _, name = entity_path.partition("/")
     if kind == "brokers":
         broker_of_config(name)

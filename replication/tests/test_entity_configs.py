@@ -6,7 +6,8 @@ from odradek.replication.controller.configs.entity_changes import change_entity
 from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.store import StoreDamagedError, StoreUnavailableError, run_now
+from odradek.replication.metadata.znode_store import check_path
 
 
 class Member:
@@ -87,3 +88,75 @@ def test_of_two_changes_at_the_same_time_the_second_is_based_on_the_first(server
     assert attempts == [{"a": "1"}, {"a": "1", "b": "2"}]
     other.follow()
     assert other.entities.configs["users/alice"] == {"a": "1", "b": "2", "c": "3"}
+
+
+SECRET = b"9Hc0vzvH"
+DAMAGED = (b"\xff" + SECRET, b'["%b"]' % SECRET, b'{"config":["%b"]}' % SECRET, b'{"config":' + b"[" * 100_000 + SECRET)
+
+
+@pytest.mark.parametrize("data", DAMAGED)
+def test_a_damaged_user_does_not_hide_the_others_and_its_content_is_not_logged(server, caplog, data):
+    one = Member(server)
+    one.put("users/alice", a="1")
+    one.put("users/bob", b="2")
+    one.put("users/carol", c="3")
+    other = Member(server)
+    run_now(one.store.set("/config/users/bob", data))
+    one.put("users/alice", a="2")
+    notice = b'{"version":2,"entity_path":"users/bob"}'
+    run_now(one.store.create("/config/changes/config_change_", notice, sequential=True))
+    one.put("users/carol", c="4")
+    other.follow()
+    started = Member(server)
+    assert other.entities.configs == started.entities.configs == {"users/alice": {"a": "2"}, "users/carol": {"c": "4"}}
+    with pytest.raises(StoreDamagedError, match="its node /config/users/bob cannot be decoded") as refusal:
+        one.put("users/bob", b="3")
+    assert SECRET.decode() not in str(refusal.value)
+    assert "/config/users/bob" in caplog.text and SECRET.decode() not in caplog.text
+
+
+@pytest.mark.parametrize("path", ["users/../x", "users//clients/app", "users/", "users/\\u0000"])
+def test_a_notice_with_a_path_that_no_entity_has_does_not_stop_those_after_it(server, path):
+    one, other = Member(server), Member(server)
+    get_many = other.store.get_many
+
+    async def get_many_as_zookeeper(paths, watch=None):
+        for each in paths:
+            check_path(each)
+        return await get_many(paths, watch)
+
+    other.store.get_many = get_many_as_zookeeper
+    notice = b'{"version":2,"entity_path":"%b"}' % path.encode()
+    run_now(one.store.create("/config/changes/config_change_", notice, sequential=True))
+    one.put("users/alice", a="1")
+    other.follow()
+    assert other.entities.configs == {"users/alice": {"a": "1"}}
+
+
+def test_a_user_that_is_removed_while_its_change_is_followed_has_no_configuration(server):
+    one, other = Member(server), Member(server)
+    one.put("users/alice", a="1")
+    one.put("users/bob", b="2")
+    run_now(one.store.delete("/config/users/alice"))
+    other.follow()
+    assert other.entities.configs == {"users/bob": {"b": "2"}}
+
+
+def test_a_failed_read_of_a_change_is_repeated_completely(server):
+    one, other = Member(server), Member(server)
+    one.put("users/alice", a="1")
+    one.put("users/bob", b="2")
+    get_many, calls = other.store.get_many, []
+
+    async def get_many_once(paths, watch=None):
+        calls.append(paths)
+        if len(calls) == 2:
+            raise StoreUnavailableError("the connection is lost")
+        return await get_many(paths, watch)
+
+    other.store.get_many = get_many_once
+    with pytest.raises(StoreUnavailableError):
+        other.follow()
+    assert other.entities.configs == {}
+    run_now(other.entities.follow())
+    assert other.entities.configs == {"users/alice": {"a": "1"}, "users/bob": {"b": "2"}}

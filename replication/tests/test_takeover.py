@@ -284,7 +284,7 @@ def test_a_stopped_broker_completes_no_claim(two, monkeypatch):
 def test_a_reload_lets_other_work_run(monkeypatch):
     cluster = Cluster(static={"num.partitions": "400"})
     create(cluster, new("large", -1), *(new(f"t{number}", 1) for number in range(100)))
-    counts, decode = [0], loader._decode
+    counts, decode = [0], loader.decode_node
 
     def counted(*arguments):
         counts[-1] += 1
@@ -293,7 +293,7 @@ def test_a_reload_lets_other_work_run(monkeypatch):
     async def pause():
         counts.append(0)
 
-    monkeypatch.setattr(loader, "_decode", counted)
+    monkeypatch.setattr(loader, "decode_node", counted)
     cluster.controller.context.pause = pause
     run_now(cluster.controller.reload())
     assert sum(counts) > 600

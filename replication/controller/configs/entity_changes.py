@@ -6,8 +6,9 @@ from functools import partial
 from odradek.replication.controller.configs.nodes import config_notices
 from odradek.replication.controller.races import retry_races
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.entity_configs import CONFIG_ROOT
+from odradek.replication.metadata.entity_configs import CONFIG_ROOT, decode_entity
 from odradek.replication.metadata.image import Configs
+from odradek.replication.metadata.loader import decode_node
 from odradek.replication.metadata.store import Create, MetadataStore, Operation, SetData
 
 
@@ -17,7 +18,7 @@ async def change_entity(
     """Replace the configuration of an entity by `change` of the current one; return the new one.
 
     Of two changes at the same time the second is based on the first. `path` is that of `entity_configs`. Raises
-    MetadataStoreError, and what `change` raises.
+    MetadataStoreError, also if the current configuration cannot be decoded, and what `change` raises.
     """
     return await retry_races(partial(_change_once, store, f"{CONFIG_ROOT}/{path}", change, now_ms))
 
@@ -26,7 +27,7 @@ async def _change_once(
     store: MetadataStore, path: str, change: Callable[[Configs], Configs], now_ms: Callable[[], int]
 ) -> Configs:
     (node,) = await store.get_many([path])
-    before = znodes.decode_config(node.data) if node is not None and node.data else {}
+    before = {} if node is None else decode_node(store, path, decode_entity, node)
     after = dict(change(before))
     if after == before:
         return after
