@@ -6,7 +6,7 @@ starts Kafka can start Odradek unchanged.
 
 from typing import Final
 
-from odradek.properties import PropertyError
+from odradek.properties import HIDDEN, PropertyError
 from odradek.server.security.sasl.jaas import JaasError
 from odradek.server.security.sasl.jaas_file import find_system_properties, format_jaas, parse_jaas_section
 
@@ -22,7 +22,8 @@ def find_zookeeper_login(kafka_opts: str) -> str | None:
     try:
         properties = find_system_properties(kafka_opts)
     except ValueError as error:
-        raise PropertyError("KAFKA_OPTS", kafka_opts, str(error)) from None
+        # The options may have passwords, such as those of Java's key stores.
+        raise PropertyError("KAFKA_OPTS", HIDDEN, str(error)) from None
     # Java: a second equals sign replaces all other files; the location may be a URL.
     path = properties.get(LOGIN_CONFIG, "").removeprefix("=").removeprefix("file:")
     if not path or properties.get("zookeeper.sasl.client", "true").lower() == "false":

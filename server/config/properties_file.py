@@ -20,7 +20,11 @@ def read_properties(data: bytes) -> dict[str, str]:
     properties: dict[str, str] = {}
     for line in _read_logical_lines(text):
         name, value = _split(line)
-        properties[_unescape(name)] = _unescape(value)
+        try:
+            properties[_unescape(name)] = _unescape(value)
+        except ValueError as error:
+            # Without the value, which may be a secret.
+            raise ValueError(f"{error} in the value or the name of {name}") from None
     return properties
 
 
@@ -68,7 +72,7 @@ def _unescape(text: str) -> str:
         if escape[0] != "u":
             return _ESCAPES.get(escape, escape)
         if len(escape) != 5:
-            raise ValueError(f"malformed \\u escape in {text}")
+            raise ValueError("malformed \\u escape")
         return chr(int(escape[1:], 16))
 
     return _ESCAPE.sub(replace, text)

@@ -74,8 +74,9 @@ class Reserve:
         """
         wanted = max(MIN_LOG_BYTES, pages * self._page_bytes + _MARGIN_BYTES + _STEP_BYTES)
         try:
+            mode = self._path.stat().st_mode & 0o777
             # A close drops the process's locks on a file; SQLite has none on this file.
-            descriptor = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._path.stat().st_mode & 0o777)
+            descriptor = os.open(self._log_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         except OSError as error:
             logger.debug("no write-ahead log to allocate path=%s error=%s", self._log_path, error)
             return 0

@@ -39,3 +39,8 @@ def test_encodings():
 def test_a_malformed_escape_is_refused():
     with pytest.raises(ValueError, match="malformed"):
         read_properties(b"a=\\u12")
+
+
+def test_the_error_of_a_malformed_escape_names_the_property_without_its_value():
+    with pytest.raises(ValueError, match=r"^malformed .u escape in the value or the name of ssl\.key\.password$"):
+        read_properties(b"a=1\nssl.key.password=secret\\u12\n")

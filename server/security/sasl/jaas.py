@@ -89,7 +89,8 @@ def _parse_module(name: _Token, tokens: Iterator[_Token]) -> LoginModule:
             return LoginModule(name.text, options)
         equals, value = next(tokens, None), next(tokens, None)
         if equals is None or equals.symbol != "=" or value is None or value.text is None:
-            raise JaasError(f"Value not specified for key '{key.text}' in JAAS config")
+            # Without the key, which is a part of a secret if that has a blank and is not quoted.
+            raise JaasError(f"Value not specified for option {len(options) + 1} in JAAS config")
         options[key.text or ""] = value.text
     raise JaasError("JAAS config entry not terminated by semi-colon")
 
