@@ -6,7 +6,7 @@ configurations may be in a missing directory.
 
 import logging
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.log.storage.checkpoints import MalformedFileError, MetaProperties, read_meta_properties
 from odradek.log.storage.filesystem import FileSystem
@@ -14,18 +14,14 @@ from odradek.log.storage.found_directories import find_partitions, format_names
 from odradek.properties import PropertyError
 from odradek.replication.controller.registration import StartError, stored_cluster_id
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.kraft_metadata import (
-    DIRECTORY,
-    KraftMetadata,
-    KraftMetadataError,
-    adopted_offset,
-    read_kraft_metadata,
-)
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, NoNodeError
 from odradek.replication.metadata.topic_names import is_topic_name
 from odradek.replication.replicas.adoption import is_in_progress
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.kraft_metadata import KraftMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +159,7 @@ def _check_writable(environment: Environment, directory: str) -> None:
 class FoundMetadata(NamedTuple):
     """Apache Kafka's metadata, and the directory of its log."""
 
-    metadata: KraftMetadata
+    metadata: "KraftMetadata"
     log_directory: str
 
 
@@ -173,6 +169,14 @@ def find_kraft_metadata(fs: FileSystem, directories: list[str]) -> FoundMetadata
     Metadata that was adopted before, and not changed since, is ignored: the topics have changed without it. Raises
     StartError, OSError.
     """
+    # Imported here because only an adoption needs the records of Apache Kafka's metadata.
+    from odradek.replication.metadata.kraft_metadata import (
+        DIRECTORY,
+        KraftMetadataError,
+        adopted_offset,
+        read_kraft_metadata,
+    )
+
     found = []
     for directory in directories:
         try:
@@ -180,7 +184,7 @@ def find_kraft_metadata(fs: FileSystem, directories: list[str]) -> FoundMetadata
         except KraftMetadataError as error:
             raise StartError(
                 f"the metadata of Apache Kafka is damaged: {error}; move {directory}/{DIRECTORY} away to adopt the "
-                "topics without their configuration"
+                "topics without their configuration, and no ACLs, users and quotas"
             ) from error
         if metadata is None:
             continue

@@ -18,4 +18,5 @@
 - `delegation_tokens`: delegation tokens
 - `producer_id_blocks`: reservation of blocks of producer ids
 - `kraft_metadata`: reader of Apache Kafka's metadata log
+- `kraft_security`: ACLs, users, quotas and tokens in it
 """

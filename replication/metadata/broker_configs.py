@@ -202,6 +202,18 @@ class BrokerConfigs:
             encoded[name] = stored[name] if is_kept else passwords.encode(configs[name])
         return encoded
 
+    def adopt(self, plain: Mapping[str, str]) -> dict[str, str]:
+        """Return a configuration of Apache Kafka, whose passwords are not encrypted, as it is stored here.
+
+        Without an encryption the passwords are not in it.
+        """
+        try:
+            return self.encode(plain, {})
+        except PropertyError as error:
+            names = sorted(filter(self._is_password, plain))
+            logger.error("passwords of Apache Kafka are not adopted names=%s: %s", ",".join(names), error)
+            return {name: value for name, value in plain.items() if not self._is_password(name)}
+
     def _is_password(self, name: str) -> bool:
         return name.endswith(self._password_names)
 

@@ -1,7 +1,8 @@
 """Names of users, client ids and topics in paths of the metadata store.
 
 Source: Kafka's Sanitizer: percent-encoding as Java's URLEncoder, but for `*` and spaces, which become %2A and %20. One
-difference: the names `.` and `..`, which ZooKeeper accepts in no path, so that Kafka 3.9 cannot store them, are encoded.
+difference: the names `.` and `..`, which ZooKeeper accepts in no path, so that Kafka 3.9 cannot store them, are
+encoded.
 """
 
 from urllib.parse import quote, unquote

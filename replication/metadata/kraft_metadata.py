@@ -1,4 +1,4 @@
-"""Reader of Apache Kafka's metadata log (KRaft), for the adoption of its topics, configurations and producer ids.
+"""Reader of Apache Kafka's metadata log (KRaft), for the adoption of a broker's metadata.
 
 `__cluster_metadata-0` contains snapshots (`<end offset>-<epoch>.checkpoint`) and segments (`.log`), both made of record
 batches. A record's value is a frame version, a record type and a version, each an unsigned varint, then the fields.
@@ -26,6 +26,7 @@ from odradek.protocol.records import (
 )
 from odradek.protocol.schema import Message, field
 from odradek.protocol.types import DecodeError, Int8, Int32, Int64, Uuid
+from odradek.replication.metadata.kraft_security import SECURITY_RECORDS, KraftSecurity
 
 K = TypeVar("K")
 
@@ -120,20 +121,18 @@ class AbortTransactionRecord(Message, key=25, flexible=0):
     reason: str | None = field(tag=0, default=None)
 
 
-_RECORDS: Final[dict[int, type[Message]]] = {
-    record.api_key: record
-    for record in (
-        TopicRecord,
-        PartitionRecord,
-        ConfigRecord,
-        PartitionChangeRecord,
-        RemoveTopicRecord,
-        ProducerIdsRecord,
-        BeginTransactionRecord,
-        EndTransactionRecord,
-        AbortTransactionRecord,
-    )
-}
+_TOPIC_RECORDS: Final[tuple[type[Message], ...]] = (
+    TopicRecord,
+    PartitionRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    RemoveTopicRecord,
+    ProducerIdsRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    AbortTransactionRecord,
+)
+_RECORDS: Final = {record.api_key: record for record in _TOPIC_RECORDS + SECURITY_RECORDS}
 """The record types that an adoption needs; the others are skipped."""
 
 
@@ -175,6 +174,7 @@ class KraftMetadata:
     topic_configs: explicit configuration by topic, only of topics that have one
     broker_configs: dynamic configuration by broker id; None is the cluster-wide default
     next_producer_id: above all allocated producer ids
+    security: ACLs, SCRAM credentials, quotas and delegation tokens
     end_offset: offset after the last record; 0 for a log without records
     """
 
@@ -183,6 +183,7 @@ class KraftMetadata:
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[int | None, dict[str, str]] = {}
         self.next_producer_id = 0
+        self.security = KraftSecurity()
         self.end_offset = 0
         self._topics_by_id: dict[bytes, KraftTopic] = {}
         self._transaction: list[Message] | None = None
@@ -221,6 +222,8 @@ class KraftMetadata:
             self.topic_configs.pop(name, None)
         elif isinstance(record, ProducerIdsRecord):
             self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
+        else:
+            self.security.apply(record)
 
     def _topic(self, topic_id: bytes) -> KraftTopic:
         try:

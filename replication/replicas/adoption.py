@@ -13,7 +13,7 @@ start after a crash continues the adoption.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from odradek.log.config import LogConfig
 from odradek.log.storage.found_directories import FoundLog, format_names
@@ -24,9 +24,11 @@ from odradek.replication.controller.states.epoch_floor import NEVER_LED, epoch_o
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata, TopicMetadata
-from odradek.replication.metadata.kraft_metadata import KraftMetadata, KraftTopic
 from odradek.replication.metadata.store import Delete, MetadataStore
 from odradek.replication.metadata.topic_names import TRANSACTION_STATE_TOPIC
+
+if TYPE_CHECKING:
+    from odradek.replication.metadata.kraft_metadata import KraftMetadata, KraftTopic
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class Adoption:
     """One adoption. `kraft` is Apache Kafka's metadata, None if there is none."""
 
     def __init__(
-        self, controller: Controller, kraft: KraftMetadata | None, broker_properties: Mapping[str, str]
+        self, controller: Controller, kraft: "KraftMetadata | None", broker_properties: Mapping[str, str]
     ) -> None:
         self.kraft = kraft
         self._controller = controller
@@ -64,7 +66,7 @@ class Adoption:
             image.put_broker_config(broker_id, configs)
         image.publish()
 
-    def _kraft_topics(self) -> list[KraftTopic]:
+    def _kraft_topics(self) -> "list[KraftTopic]":
         topics = () if self.kraft is None else self.kraft.topics.values()
         return [topic for topic in topics if topic.has_replica_on(self._controller.broker_id)]
 
@@ -112,6 +114,11 @@ class Adoption:
             raise _not_adopted(name, reason)
         names = sorted(new.topic.name for new in topics)
         logger.info("adopted topics found in log.dirs count=%d: %s", len(names), format_names(names))
+        if names and self.kraft is None:
+            logger.warning(
+                "ACLs, users, quotas and delegation tokens of the previous metadata are not adopted, because it is not "
+                "in log.dirs nor in metadata.log.dir; add them again"
+            )
         if suspended:
             logger.warning(
                 "retention and compaction of adopted topics are suspended, because their configuration is unknown "

@@ -18,8 +18,8 @@ from odradek.replication.controller.registration import StartError, prepare_stor
 from odradek.replication.controller.states.epoch_floor import FoundEpochs
 from odradek.replication.controller.topics.ids import random_topic_id
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata
-from odradek.replication.metadata.kraft_metadata import mark_adopted
 from odradek.replication.metadata.loader import read_image
 from odradek.replication.metadata.store import MetadataStore
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, is_topic_name
@@ -31,6 +31,7 @@ from odradek.server.coordinators.producer_id_floor import settle_producer_ids
 from odradek.server.environment import Environment
 from odradek.server.membership.clients import ClientMetadata
 from odradek.server.membership.interface import OpenedStore, StoredTopics
+from odradek.server.security.password_encoder import PasswordEncoder
 from odradek.server.services import Services
 from odradek.server.store_location import FoundMetadata, find_kraft_metadata, open_store, read_metas
 from odradek.server.work.delayed_tasks import DelayedTasks
@@ -120,7 +121,19 @@ class EmbeddedMembership:
         directories = list(self._directories)
         if self._config.metadata_log_dir is not None:
             directories.append(self._environment.absolute_path(self._config.metadata_log_dir))
-        return find_kraft_metadata(self._environment.fs, list(dict.fromkeys(directories)))
+        found = find_kraft_metadata(self._environment.fs, list(dict.fromkeys(directories)))
+        if found is not None:
+            self._encrypt_passwords(found.metadata.broker_configs)
+        return found
+
+    def _encrypt_passwords(self, broker_configs: dict[int | None, dict[str, str]]) -> None:
+        """Encrypt the passwords of this broker, which are not encrypted in Apache Kafka's metadata."""
+        config = self._config
+        own = BrokerConfigs(
+            config.node_id, config, ClusterMetadata(), PasswordEncoder(config.password_encoder_settings)
+        )
+        for broker_id in broker_configs.keys() & {None, config.node_id}:
+            broker_configs[broker_id] = own.adopt(broker_configs[broker_id])
 
     async def load_topics(self) -> StoredTopics:
         """Load the topics in the store, and in the metadata to be adopted."""
@@ -177,6 +190,7 @@ class EmbeddedMembership:
         )
         if self._adoption is not None:
             if self._kraft is not None:
+                await self._adopt_security(self._kraft)
                 self._mark_adopted(self._kraft, logs.directories)
             await self._adoption.finish()
         await controller.finish_deletions()
@@ -195,10 +209,17 @@ class EmbeddedMembership:
         If the power failed before the adoption is finished, it would be repeated without that metadata. Partitions that
         are not in it must have been renamed durably as stray: they would be adopted.
         """
+        from odradek.replication.metadata.kraft_metadata import mark_adopted
+
         fs = self._environment.fs
         for directory in directories:
             fs.sync_directory(directory)
         mark_adopted(fs, kraft.log_directory, kraft.metadata.end_offset)
+
+    async def _adopt_security(self, kraft: FoundMetadata) -> None:
+        from odradek.server.membership.security_adoption import adopt_security
+
+        await adopt_security(self._store, kraft.metadata.security, self._config, self._environment.now_ms)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
         """Add the topics found in the log directories to the store.

@@ -155,12 +155,12 @@ def _check_values(ops: Sequence[AlterClientQuotasRequestOpData], keys: Mapping[s
         elif key is None:
             raise _invalid(f"Invalid configuration key {op.key}")
         else:
-            values[op.key] = _check_value(op.key, key, op.value)
+            values[op.key] = format_quota(op.key, key, op.value)
     return values
 
 
-def _check_value(name: str, key: QuotaKey, value: float) -> str:
-    """Return the text of a value, as Kafka stores it.
+def format_quota(name: str, key: QuotaKey, value: float) -> str:
+    """Return the text of a value, as Kafka stores it. Raises KafkaError.
 
     Unlike Kafka this refuses values that would limit nothing: NaN, and integers that are nearly 0.
     """

@@ -252,4 +252,4 @@ def test_damaged_metadata_of_apache_kafka_is_named(broker):
     broker.properties |= ADOPT
     line = refusal(broker)
     assert line.startswith(f"the metadata of Apache Kafka is damaged: {broker.data_dir}/__cluster_metadata-0/")
-    assert line.endswith("-0 away to adopt the topics without their configuration")
+    assert line.endswith("-0 away to adopt the topics without their configuration, and no ACLs, users and quotas")
