@@ -87,9 +87,12 @@ def _check_user(user: str, iterations: int) -> None:
 def _read_password(path: str | None) -> str:
     """Return the password from a prompt, standard input or a file. Other users can see a command line."""
     if path is None and sys.stdin.isatty():
-        password = getpass("Password: ")
-        if getpass("Repeat the password: ") != password:
-            raise UsageError("the two passwords differ")
+        try:
+            password = getpass("Password: ")
+            if getpass("Repeat the password: ") != password:
+                raise UsageError("the two passwords differ")
+        except EOFError:
+            raise UsageError("no password was entered") from None
     elif path in (None, "-"):
         password = sys.stdin.readline().rstrip("\r\n")
     else:

@@ -95,3 +95,13 @@ def test_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_cli._read_password(None) == "secret"
     with pytest.raises(UsageError, match="differ"):
         user_cli._read_password(None)
+
+
+def test_the_end_of_input_at_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    def getpass(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(user_cli, "getpass", getpass)
+    with pytest.raises(UsageError, match="no password was entered"):
+        user_cli._read_password(None)
