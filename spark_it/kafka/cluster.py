@@ -45,6 +45,7 @@ _NOT_READY = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._WAIT_COORD,
 )
+_REJECTIONS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 class _UnknownTopicError(ClusterError):
@@ -63,10 +64,16 @@ class KafkaCluster:
             "log_level": 0,
             **settings.passed["admin.override."],
         }
+        self._rejection = ""
         try:
-            self._admin = AdminClient(self._configuration)
+            self._admin = AdminClient(self._configuration | {"error_cb": self._note_rejection})
         except KafkaException as error:
             raise ClusterError(f"admin.override: {_describe_error(error)}") from None
+
+    def _note_rejection(self, error: KafkaError) -> None:
+        """Note the reason for which brokers reject a client. Its requests fail later, with a timeout."""
+        if error.code() in _REJECTIONS:
+            self._rejection = error.str()
 
     def list_partitions(self, source: TopicSource) -> list[PartitionId]:
         """Return the partitions of a source's topics, sorted. Raises MissingTopicsError if a topic of `topics` is
@@ -226,6 +233,9 @@ class KafkaCluster:
                         raise
                 time.sleep(_RETRY_PAUSE_S)
         except KafkaException as error:
+            event = None if consumer is None else consumer.poll(0)
+            if event is not None and (rejection := event.error()) is not None:
+                self._note_rejection(rejection)
             raise self._make_error(operation, error) from None
         finally:
             if consumer is not None:
@@ -256,7 +266,9 @@ class KafkaCluster:
     def _make_error(
         self, operation: str, error: KafkaException, kind: type[ClusterError] = ClusterError
     ) -> ClusterError:
-        return kind(f"cannot {operation} at {self._servers}: {_describe_error(error)}")
+        self._admin.poll(0)  # calls `_note_rejection`
+        reasons = filter(None, (_describe_error(error), self._rejection))
+        return kind(f"cannot {operation} at {self._servers}: {': '.join(reasons)}")
 
 
 def _describe_error(error: KafkaException) -> str:
