@@ -70,11 +70,12 @@ def rows_in_spark(spark: SparkSession, count: int) -> DataFrame:
 
 
 class Topics:
-    """Topics on a broker, created, changed and filled without Spark."""
+    """Topics on a broker, created, changed and filled without Spark. `security` has further properties of clients."""
 
-    def __init__(self, bootstrap_servers: str) -> None:
+    def __init__(self, bootstrap_servers: str, security: Mapping[str, str] | None = None) -> None:
         self.bootstrap_servers = bootstrap_servers
-        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._configuration: dict[str, Any] = {"bootstrap.servers": bootstrap_servers, **(security or {})}
+        self._admin = AdminClient(self._configuration)
 
     def create(
         self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, *, replicas: int = 1
@@ -99,7 +100,7 @@ class Topics:
     def ends(self, name: str, partition: int) -> tuple[int, int]:
         """Earliest and latest offset of a partition."""
         give_up_at = time.monotonic() + REQUEST_TIMEOUT_S
-        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": "ends"})
+        consumer = Consumer({**self._configuration, "group.id": "ends"})
         try:
             while True:
                 try:
@@ -128,7 +129,7 @@ class Topics:
         """
         failures: list[Any] = []
         properties = {name.replace("_", "."): value for name, value in config.items()}
-        producer = Producer({"bootstrap.servers": self.bootstrap_servers, "linger.ms": 20, **properties})
+        producer = Producer({**self._configuration, "linger.ms": 20, **properties})
         options: dict[str, Any] = {}
         if partition is not None:
             options["partition"] = partition

@@ -7,10 +7,11 @@ from confluent_kafka import Consumer, TopicPartition
 READ_TIMEOUT_S = 30
 
 
-def read(bootstrap_servers, topic, *, isolation_level="read_committed"):
+def read(bootstrap_servers, topic, *, isolation_level="read_committed", security=None):
     """All records that are now in the topic, by partition; with read_committed only those of committed transactions.
 
     A commit is acknowledged before every partition has its marker, so this waits until no transaction is open.
+    `security` has further properties of the consumer.
     """
     configuration = {
         "bootstrap.servers": bootstrap_servers,
@@ -19,6 +20,7 @@ def read(bootstrap_servers, topic, *, isolation_level="read_committed"):
         "enable.partition.eof": True,
         "isolation.level": isolation_level,
         "auto.offset.reset": "earliest",
+        **(security or {}),
     }
     consumer = Consumer(configuration)
     try:

@@ -50,11 +50,12 @@ class Engine:
         self.name = name
         self.kept = kept.setdefault(name, Kept())
         self.said: list[str] = []
+        self.environment: dict[str, str] = {}
 
     def pipeline(self, text, sink=None):
         head = f'name = "{self.name}"\nbootstrap.servers = "{self.servers}"\nmetrics.port = 0\n'
         sink = sink or f'[sink]\nconnector = "python:{HERE}.keep"\noptions.name = "{self.name}"\n'
-        return parse(head + text + sink, {}, file="p.toml", folder=self.folder)
+        return parse(head + text + sink, self.environment, file="p.toml", folder=self.folder)
 
     def run(self, text, sink=None, stop=None, now=True, **options):
         """Run until everything available is read, or until `stop` is set."""
