@@ -12,10 +12,9 @@ import pytest
 from compat_tests import processes
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.sasl_users import PLAIN_MODULE
 from odradek.server.security.tls.certificates import write_test_certificates
 from odradek.testing import OdradekBroker
-
-PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +36,7 @@ def properties(directory: Path, ports: list[int]) -> dict[str, str]:
         "ssl.truststore.location": str(directory / "ca.pem"),
         "listener.name.cert.ssl.client.auth": "required",
         "listener.name.password.sasl.enabled.mechanisms": "PLAIN",
-        "listener.name.password.plain.sasl.jaas.config": f'{PLAIN} required user_alice="alice-secret";',
+        "listener.name.password.plain.sasl.jaas.config": f'{PLAIN_MODULE} required user_alice="alice-secret";',
     }
 
 
@@ -71,7 +70,8 @@ def client(directory: Path, name: str, *, key: str | None = None, password: str 
     if key is not None:
         lines += ["ssl.keystore.type=PEM", f"ssl.keystore.location={directory / key}"]
     if password is not None:
-        lines += ["sasl.mechanism=PLAIN", f'sasl.jaas.config={PLAIN} required username="alice" password="{password}";']
+        jaas = f'{PLAIN_MODULE} required username="alice" password="{password}";'
+        lines += ["sasl.mechanism=PLAIN", f"sasl.jaas.config={jaas}"]
     path = directory / f"{name}.properties"
     path.write_text("\n".join(lines) + "\n")
     return path
@@ -117,7 +117,8 @@ def test_failures(ports: tuple[int, int], directory: Path) -> None:
         ("security.protocol=SASL_PLAINTEXT", "Invalid value GSSAPI for configuration sasl.mechanism: must be one of"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN", "sasl.jaas.config: must be set"),
         (
-            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.jaas.config={PLAIN} required username=x;",
+            "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
+            f"sasl.jaas.config={PLAIN_MODULE} required username=x;",
             "Invalid value [hidden] for configuration sasl.jaas.config: the login module requires password",
         ),
     ],

@@ -1,8 +1,6 @@
 """Delegation tokens with Apache Kafka's tools: created by one user, used by a job that has no password."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,12 +11,12 @@ import pytest
 from compat_tests import processes
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
+from compat_tests.sasl_users import SCRAM_MODULE, add_users
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import OdradekBroker
 from odradek.testing_cluster import OdradekCluster
 
 TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 SECRET = "the secret of all brokers"
 PROPERTIES = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -34,13 +32,6 @@ PROPERTIES = {
 USERS = ("alice", "bob", "broker")
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
-
-
-def add_users(*overrides: str) -> None:
-    for user in USERS:
-        options = [part for override in overrides for part in ("--override", override)]
-        command = [sys.executable, "-m", "odradek", "user", "add", user, *options]
-        subprocess.run(command, input=f"{user}-secret\n", text=True, check=True, capture_output=True, timeout=60)
 
 
 class Login(NamedTuple):
@@ -93,7 +84,7 @@ def read_tokens(output: str) -> list[Token]:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OdradekBroker]:
     directory = tmp_path_factory.mktemp("broker")
-    add_users(f"log.dirs={directory / 'data'}")
+    add_users(USERS, f"log.dirs={directory / 'data'}")
     with OdradekBroker(PROPERTIES, directory=directory, log_level="debug") as started:
         yield started
 
@@ -113,16 +104,15 @@ def describe(login: Login, owner: str) -> list[Token]:
     return read_tokens(login.run(TOKENS, "--describe", "--owner-principal", owner).stdout)
 
 
-@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_a_job_works_with_a_token_until_it_is_deleted(broker: OdradekBroker, alice: Login, mechanism: str) -> None:
+def test_a_job_works_with_a_token_until_it_is_deleted(broker: OdradekBroker, alice: Login) -> None:
     token = create(alice, "--renewer-principal", "User:bob")
     assert token[2:] == ("User:alice", "User:alice", "[User:bob]")
-    job = alice.as_token(token, mechanism)
-    lines, topic = "a\nb\n", f"job-{mechanism}"
-    job.run(tools.CONSOLE_PRODUCER, "--topic", topic, stdin=lines)
-    consumed = job.run(tools.CONSOLE_CONSUMER, "--topic", topic, "--from-beginning", "--max-messages", "2")
+    job, lines = alice.as_token(token), "a\nb\n"
+    job.run(tools.CONSOLE_PRODUCER, "--topic", "job", stdin=lines)
+    assert "principal=User:alice mechanism=SCRAM-SHA-256" in broker.log_text()
+    job = alice.as_token(token, "SCRAM-SHA-512")
+    consumed = job.run(tools.CONSOLE_CONSUMER, "--topic", "job", "--from-beginning", "--max-messages", "2")
     assert consumed.stdout == lines
-    assert f"principal=User:alice mechanism={mechanism}" in broker.log_text()
     # A token cannot be used to create or renew tokens.
     assert "Delegation Token requests are not allowed" in job.refusal(
         TOKENS, "--create", "--max-life-time-period", "-1"
@@ -160,7 +150,7 @@ def test_no_secret_is_logged(broker: OdradekBroker, alice: Login) -> None:
 
 
 def test_without_a_secret_there_are_no_tokens(tmp_path: Path) -> None:
-    add_users(f"log.dirs={tmp_path / 'data'}")
+    add_users(USERS, f"log.dirs={tmp_path / 'data'}")
     properties = {name: value for name, value in PROPERTIES.items() if not name.startswith("delegation.")}
     with OdradekBroker(properties, directory=tmp_path) as broker:
         alice = Login(broker.bootstrap_servers, tmp_path, "alice", "alice-secret")
@@ -170,7 +160,7 @@ def test_without_a_secret_there_are_no_tokens(tmp_path: Path) -> None:
 
 def test_brokers_of_a_cluster_share_tokens(tmp_path: Path) -> None:
     with ZooKeeperEnsemble() as zookeeper:
-        add_users(f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'data'}")
+        add_users(USERS, f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'data'}")
         with OdradekCluster(PROPERTIES, zookeeper_connect=zookeeper.connect) as cluster:
             first, *others = (broker.bootstrap_servers for broker in cluster.brokers.values())
             alice = Login(first, tmp_path, "alice", "alice-secret")
@@ -206,7 +196,7 @@ def test_a_mixed_cluster_shares_tokens(tmp_path: Path) -> None:
         return Login(servers, tmp_path, "alice", "alice-secret")
 
     with ZooKeeperEnsemble(1, directory=tmp_path / "zookeeper") as zookeeper, ExitStack() as stack:
-        add_users(f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'none'}")
+        add_users(USERS, f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'none'}")
         own = {**shared, **listeners(), "broker.id": "1", "zookeeper.connect": zookeeper.connect}
         stack.enter_context(OdradekBroker(own, directory=tmp_path / "odradek"))
         java = {**shared, **listeners()}

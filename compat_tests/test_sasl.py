@@ -5,10 +5,9 @@ import re
 import shutil
 import ssl
 import subprocess
-import sys
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,20 +24,16 @@ from confluent_kafka.admin._scram import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 
-from compat_tests import processes
 from compat_tests.apache_kafka import tools
-from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from compat_tests.clients.common import wait_until
-from compat_tests.cluster.mixed import PROPERTIES
+from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
+from compat_tests.sasl_users import PLAIN_MODULE, SCRAM_MODULE, add_user, add_users
 from compat_tests.test_tls import Certificates, first_error, round_trip
-from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import OdradekBroker
 from odradek.testing_cluster import OdradekCluster
 
 USER, PASSWORD = "alice", 'a "secret", with \\ and ='
 JAVA_PASSWORD = PASSWORD.replace("\\", "\\\\").replace('"', '\\"')
-PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
-SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 
@@ -46,14 +41,6 @@ PROTOCOLS = ("SASL_PLAINTEXT", "SASL_SSL")
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
-
-
-def manage_user(*arguments: str, stdin: str = "") -> str:
-    """Run `odradek user` with these arguments; return its output."""
-    command = [sys.executable, "-m", "odradek", "user", *arguments]
-    result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 def listener_properties(certificates: Certificates) -> dict[str, str]:
@@ -74,7 +61,7 @@ def listener_properties(certificates: Certificates) -> dict[str, str]:
 def broker(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OdradekBroker]:
     directory = tmp_path_factory.mktemp("broker")
     for user, password in ((USER, PASSWORD), ("bob", "b")):
-        manage_user("add", user, "--override", f"log.dirs={directory / 'data'}", stdin=f"{password}\n")
+        add_user(user, f"log.dirs={directory / 'data'}", password=password)
     with OdradekBroker(listener_properties(certificates), directory=directory) as broker:
         yield broker
 
@@ -211,21 +198,23 @@ def librdkafka_of_kcat() -> tuple[int, ...]:
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed (apt-get install kcat)")
-def test_kcat(login: Login) -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kcat(broker: OdradekBroker, certificates: Certificates, mechanism: str) -> None:
     def command(login: Login, *more: str) -> list[str]:
         settings = login.librdkafka()
         servers = settings.pop("bootstrap.servers")
         options = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
         return ["kcat", "-b", servers, *options, "-t", f"kcat-{login.topic}", *more]
 
-    if login.mechanism != "PLAIN" and librdkafka_of_kcat() < (2, 6, 1):
+    login = Login(broker, certificates, "SASL_SSL", mechanism)
+    if mechanism != "PLAIN" and librdkafka_of_kcat() < (2, 6, 1):
         pytest.skip("this librdkafka sends a nonce that Apache Kafka has refused since CVE-2024-56128")
     # kcat interprets some of the characters in the other password.
     simple = login._replace(user="bob", password="b")
     subprocess.run(command(simple, "-P"), input="a\nb\n", text=True, check=True, timeout=40)
     found = subprocess.run(command(simple, "-C", "-e", "-q"), capture_output=True, text=True, check=True, timeout=40)
     assert found.stdout == "a\nb\n"
-    refused = subprocess.run(command(login.wrong, "-L"), capture_output=True, text=True, timeout=40)
+    refused = subprocess.run(command(login.wrong, "-L", "-m", "2"), capture_output=True, text=True, timeout=40)
     assert refused.returncode != 0
 
 
@@ -233,7 +222,14 @@ def test_kcat(login: Login) -> None:
 class TestJava:
     """Apache Kafka's tools."""
 
-    def test_records_of_the_console_producer(self, login: Login, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("protocol", "mechanism"),
+        [("SASL_SSL", "PLAIN"), ("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-512")],
+    )
+    def test_records_of_the_console_producer(
+        self, broker: OdradekBroker, certificates: Certificates, tmp_path: Path, protocol: str, mechanism: str
+    ) -> None:
+        login = Login(broker, certificates, protocol, mechanism)
         lines = "".join(f"value {number}\n" for number in range(100))
         topic = f"java-{login.topic}"
         arguments = ["--bootstrap-server", login.servers, "--topic", topic]
@@ -295,8 +291,8 @@ def test_no_password_is_logged(broker: OdradekBroker) -> None:
     assert "secret" not in broker.log_text()
 
 
-def test_clients_authenticate_themselves_again(certificates: Certificates, tmp_path: Path) -> None:
-    """A client with a session of 1 s stays connected: librdkafka and Java authenticate again before it expires."""
+def test_clients_authenticate_themselves_again(certificates: Certificates) -> None:
+    """Clients with a session of 1 s stay connected: they authenticate themselves again before it expires."""
     properties = {**listener_properties(certificates), "connections.max.reauth.ms": "1000"}
     with OdradekBroker(properties, log_level="debug") as broker:
         login = Login(broker, certificates, "SASL_PLAINTEXT", "PLAIN")
@@ -309,18 +305,10 @@ def test_clients_authenticate_themselves_again(certificates: Certificates, tmp_p
         consumer.close()
 
 
-def add_cluster_users(zookeeper: ZooKeeperEnsemble, tmp_path: Path) -> None:
-    for user in ("broker", USER):
-        override = ["--override", f"zookeeper.connect={zookeeper.connect}", "--override", f"log.dirs={tmp_path}"]
-        manage_user("add", user, *override, stdin=f"{user}-secret\n")
-
-
-@pytest.mark.parametrize(("protocol", "mechanism"), [("SASL_SSL", "SCRAM-SHA-512"), ("SASL_PLAINTEXT", "PLAIN")])
-def test_brokers_authenticate_each_other(
-    certificates: Certificates, tmp_path: Path, protocol: str, mechanism: str
-) -> None:
-    module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
-    users = f' user_broker="broker-secret" user_{USER}="{USER}-secret"' if mechanism == "PLAIN" else ""
+def test_brokers_authenticate_each_other(certificates: Certificates) -> None:
+    """Tests of delegation tokens have a cluster with SCRAM, and the next one also brokers of Apache Kafka."""
+    protocol, mechanism = "SASL_SSL", "PLAIN"
+    users = f'user_broker="broker-secret" user_{USER}="{USER}-secret"'
     prefix = f"listener.name.{protocol.lower()}.{mechanism.lower()}"
     properties = {
         **certificates.broker(),
@@ -328,24 +316,22 @@ def test_brokers_authenticate_each_other(
         "security.inter.broker.protocol": protocol,
         "sasl.enabled.mechanisms": mechanism,
         "sasl.mechanism.inter.broker.protocol": mechanism,
-        f"{prefix}.sasl.jaas.config": f'{module} required username="broker" password="broker-secret"{users};',
+        f"{prefix}.sasl.jaas.config": f'{PLAIN_MODULE} required username="broker" password="broker-secret" {users};',
         # The connections between brokers are authenticated again and again.
         f"{prefix}.connections.max.reauth.ms": "3000",
     }
-    with ZooKeeperEnsemble() as zookeeper:
-        add_cluster_users(zookeeper, tmp_path)
-        with OdradekCluster(properties, zookeeper_connect=zookeeper.connect) as cluster:
-            login = Login(cluster.brokers[1], certificates, protocol, mechanism, f"{USER}-secret")
-            configuration = {**login.librdkafka(), "bootstrap.servers": cluster.bootstrap_servers}
-            values = [b"%d" % number for number in range(2_000)]
-            assert round_trip(configuration, "t", values, acks="all") == values
-            time.sleep(4)
-            leader = AdminClient(configuration).list_topics("t", timeout=20).topics["t"].partitions[0].leader
-            cluster.kill(leader)
-            assert round_trip(configuration, "u", values, acks="all") == values
-            cluster.start_broker(leader)
-            assert "the session has expired" not in cluster.log_text()
-            assert "secret" not in cluster.log_text()
+    with OdradekCluster(properties) as cluster:
+        login = Login(cluster.brokers[1], certificates, protocol, mechanism, f"{USER}-secret")
+        configuration = {**login.librdkafka(), "bootstrap.servers": cluster.bootstrap_servers}
+        values = [b"%d" % number for number in range(2_000)]
+        assert round_trip(configuration, "t", values, acks="all") == values
+        time.sleep(4)
+        leader = AdminClient(configuration).list_topics("t", timeout=20).topics["t"].partitions[0].leader
+        cluster.kill(leader)
+        assert round_trip(configuration, "u", values, acks="all") == values
+        cluster.start_broker(leader)
+        assert "the session has expired" not in cluster.log_text()
+        assert "secret" not in cluster.log_text()
 
 
 @pytest.mark.usefixtures("kafka_jars")
@@ -354,25 +340,18 @@ def test_a_mixed_cluster_shares_users(tmp_path: Path) -> None:
     protocol, mechanism = "SASL_PLAINTEXT", "SCRAM-SHA-256"
     jaas = f'{SCRAM_MODULE} required username="broker" password="broker-secret";'
     properties = {
-        **PROPERTIES,
         "security.inter.broker.protocol": protocol,
         "sasl.enabled.mechanisms": mechanism,
         "sasl.mechanism.inter.broker.protocol": mechanism,
         "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": jaas,
     }
-    with ZooKeeperEnsemble() as zookeeper, ExitStack() as stack:
-        add_cluster_users(zookeeper, tmp_path)
-        ports = {number: processes.lasting_port() for number in (1, 2, 3)}
-        listeners = {number: {"listeners": f"{protocol}://127.0.0.1:{port}"} for number, port in ports.items()}
-        java = ZooKeeperModeBroker(3, zookeeper.connect, tmp_path / "3", {**properties, **listeners[3]})
-        stack.callback(java.kill)
-        java.start()
-        own = {"zookeeper.connect": zookeeper.connect}
-        for number in (1, 2):
-            stack.enter_context(OdradekBroker({**properties, **listeners[number], **own, "broker.id": str(number)}))
+    numbers = (1, 2, 3)
+    with MixedCluster({1: ODRADEK, 2: ODRADEK, 3: KAFKA}, tmp_path, properties, protocol) as cluster:
+        add_users(("broker", USER), f"zookeeper.connect={cluster.zookeeper.connect}", f"log.dirs={tmp_path}")
+        for number in numbers:
+            cluster.start(number)
 
-        def configuration(user: str, numbers: Iterable[int] = (1, 2, 3)) -> dict[str, Any]:
-            servers = ",".join(f"127.0.0.1:{ports[number]}" for number in numbers)
+        def configuration(user: str, servers: str = cluster.bootstrap_servers) -> dict[str, Any]:
             return {
                 "bootstrap.servers": servers,
                 "security.protocol": protocol.lower(),
@@ -384,23 +363,31 @@ def test_a_mixed_cluster_shares_users(tmp_path: Path) -> None:
 
         def can_log_in(user: str, number: int) -> bool:
             try:
-                AdminClient(configuration(user, [number])).list_topics(timeout=3)
+                AdminClient(configuration(user, f"127.0.0.1:{cluster.port(number)}")).list_topics(timeout=3)
             except KafkaException:
                 return False
             return True
 
-        def add(user: str) -> None:
+        def is_added(user: str) -> bool:
+            """Add a user; return False if the client does not have the new controller yet."""
             info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096)
             upsertion = UserScramCredentialUpsertion(user, info, f"{user}-secret".encode())
             admin = AdminClient(configuration(USER))
-            assert admin.alter_user_scram_credentials([upsertion])[user].result(30) is None
+            try:
+                admin.alter_user_scram_credentials([upsertion])[user].result(30)
+            except KafkaException as error:
+                assert error.args[0].code() == KafkaError.NOT_CONTROLLER
+                return False
+            return True
+
+        def can_all_log_in(user: str) -> bool:
+            return all(can_log_in(user, number) for number in numbers)
 
         values = [b"%d" % number for number in range(500)]
         assert round_trip(configuration(USER), "t", values, acks="all") == values
-        add("of-kafka")
-        wait_until(lambda: all(can_log_in("of-kafka", number) for number in ports), what="the user")
-        java.stop()
-        java.start()
-        add("of-odradek")
-        wait_until(lambda: all(can_log_in("of-odradek", number) for number in ports), what="the user")
+        # The controller changes users.
+        for user, controllers in (("of-kafka", (3,)), ("of-odradek", (1, 2))):
+            cluster.elect_controller(*controllers)
+            wait_until(partial(is_added, user), what="the controller")
+            wait_until(partial(can_all_log_in, user), what="the user")
         assert round_trip(configuration("of-odradek"), "u", values, acks="all") == values

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import pytest
 
+from compat_tests.sasl_users import PLAIN_MODULE, SCRAM_MODULE
 from odradek.protocol import codec
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.alter_user_scram_credentials import (
@@ -42,10 +43,10 @@ DELAY_MS = 200
 LIFETIME_MS = 2000
 INVALID = "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
 PLAIN = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f"{PLAIN_MODULE} required "
     'username="alice" password="alice-secret" user_alice="alice-secret" user_bob="bob-secret";'
 )
-SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+SCRAM = f"{SCRAM_MODULE} required;"
 PROPERTIES = {
     "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",

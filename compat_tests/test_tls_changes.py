@@ -195,13 +195,11 @@ def with_paths(stores: Stores, changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("changes", "reason"), REFUSED)
-def test_a_change_that_cannot_be_used_is_refused(
-    broker: OdradekBroker, stores: Stores, changes: dict[str, Any], reason: str
-) -> None:
-    error = alter(broker.bootstrap_servers, **with_paths(stores, changes))
-    assert error is not None and error.startswith("INVALID_REQUEST") and reason in error, error
-    assert peer_certificate(tls_port(broker), stores) == certificate_of(stores, "first")
+def test_changes_that_cannot_be_used_are_refused(broker: OdradekBroker, stores: Stores) -> None:
+    for changes, reason in REFUSED:
+        error = alter(broker.bootstrap_servers, **with_paths(stores, changes))
+        assert error is not None and error.startswith("INVALID_REQUEST") and reason in error, error
+        assert peer_certificate(tls_port(broker), stores) == certificate_of(stores, "first")
     assert alter(broker.bootstrap_servers, **listener(keystore_location=stores.path("second"))) is None
     assert peer_certificate(tls_port(broker), stores) == certificate_of(stores, "second")
 

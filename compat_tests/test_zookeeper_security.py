@@ -1,15 +1,21 @@
 """Brokers of Apache Kafka and Odradek that authenticate with ZooKeeper, and the access to their nodes."""
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not exported explicitly
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
-from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
+from compat_tests.clients.common import wait_until
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, find_port
 from odradek.server.security.tls.certificates import Authority
 from odradek.server.stores.zookeeper.client import MultiReadingClient
@@ -89,10 +95,11 @@ def read_acls(secured: Secured, chroot: str) -> dict[str, list[tuple[str, str, t
 
 
 def change_something(servers: str) -> None:
-    tools.run(tools.TOPICS, "--bootstrap-server", servers, "--create", "--topic", "t")
-    tools.run(
-        tools.CONFIGS, "--bootstrap-server", servers, "--alter", "--topic", "t", "--add-config", "retention.ms=1000"
-    )
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
+    entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 @pytest.mark.usefixtures("kafka_jars")
@@ -123,6 +130,12 @@ def test_both_kinds_of_brokers_give_the_same_access(
     assert everyone == {"/consumers"}
 
 
+def list_replicas(broker: OdradekBroker) -> dict[str, list[int]]:
+    """Return the replicas of the first partition of each topic."""
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}).list_topics(timeout=10).topics
+    return {name: sorted(topic.partitions[0].replicas) for name, topic in topics.items() if topic.partitions}
+
+
 @pytest.mark.usefixtures("kafka_jars")
 def test_a_mixed_cluster(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each kind of broker reads the nodes that the other has made."""
@@ -135,14 +148,9 @@ def test_a_mixed_cluster(secured: Secured, tmp_path: Path, monkeypatch: pytest.M
         try:
             kafka.start()
             java.delenv("JDK_JAVA_OPTIONS")
-            arguments = ["--bootstrap-server", kafka.bootstrap_servers, "--create", "--topic", "of-kafka"]
-            tools.run(tools.TOPICS, *arguments, "--replication-factor", "2")
-            admin = AdminClient({"bootstrap.servers": odradek.bootstrap_servers, "log_level": 0})
-            end_s = time.monotonic() + 30
-            while {"t", "of-kafka"} - admin.list_topics(timeout=10).topics.keys():
-                assert time.monotonic() < end_s
-            partition = admin.list_topics("of-kafka", timeout=10).topics["of-kafka"].partitions[0]
-            assert sorted(partition.replicas) == [1, 2]
+            admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+            admin.create_topics([NewTopic("of-kafka", 1, 2)])["of-kafka"].result(30)
+            wait_until(lambda: list_replicas(odradek) == {"t": [1], "of-kafka": [1, 2]})
         finally:
             kafka.close()
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from compat_tests import processes
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.sasl_users import PLAIN_MODULE
 from odradek.protocol import codec
 from odradek.protocol.access_control import Operation, ResourceType
 from odradek.protocol.batches.batch_builder import build_batch
@@ -57,9 +58,7 @@ SIGN: Final = {
 """Numbers of which only the sign is compared, because a negative one means that there is none."""
 
 SECURITY: Final = {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "true"}
-JAAS: Final = (
-    "org.apache.kafka.common.security.plain.PlainLoginModule required username=admin password=x user_admin=x;"
-)
+JAAS: Final = f"{PLAIN_MODULE} required username=admin password=x user_admin=x;"
 
 
 class SecuredKafkaBroker(ApacheKafkaBroker):

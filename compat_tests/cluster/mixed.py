@@ -38,14 +38,20 @@ class MixedCluster:
     """Brokers by id, each of the kind ODRADEK or KAFKA. Both kinds use the same port and directories for an id.
 
     properties: of all brokers, in addition to PROPERTIES
+    protocol: security protocol of the listener
     """
 
     def __init__(
-        self, kinds: Mapping[int, str], directory: Path, properties: Mapping[str, str] | None = None
+        self,
+        kinds: Mapping[int, str],
+        directory: Path,
+        properties: Mapping[str, str] | None = None,
+        protocol: str = "PLAINTEXT",
     ) -> None:
         self.directory = directory
         self.zookeeper = ZooKeeperEnsemble(1, directory=directory / "zookeeper")
         self.kinds = dict(kinds)
+        self._protocol = protocol
         self._properties = {**PROPERTIES, **(properties or {})}
         self._ports = {number: processes.lasting_port() for number in kinds}
         self.brokers = {number: self._make(number) for number in kinds}
@@ -70,7 +76,7 @@ class MixedCluster:
 
     def _make(self, number: int) -> OdradekBroker | ZooKeeperModeBroker:
         directory = self.directory / f"broker-{number}"
-        properties = {**self._properties, "listeners": f"PLAINTEXT://127.0.0.1:{self._ports[number]}"}
+        properties = {**self._properties, "listeners": f"{self._protocol}://127.0.0.1:{self._ports[number]}"}
         if self.kinds[number] == KAFKA:
             quick = {**properties, "controlled.shutdown.retry.backoff.ms": "500"}
             return ZooKeeperModeBroker(number, self.zookeeper.connect, directory, quick)
