@@ -100,8 +100,10 @@ class AclChanges:
 
         def remove(pattern: ResourcePattern, entries: Entries) -> Entries:
             matching = [filters[number] for number in selected[pattern]]
-            removed[pattern] = frozenset(e for e in entries if any(one.matches_entry(e) for one in matching))
-            return entries - removed[pattern]
+            found = frozenset(e for e in entries if any(one.matches_entry(e) for one in matching))
+            # An attempt before this one may have been made although its connection was lost.
+            removed[pattern] = removed.get(pattern, NO_ENTRIES) | found
+            return entries - found
 
         errors: dict[ResourcePattern, KafkaError] = {}
         patterns = list(selected)

@@ -32,6 +32,7 @@ from odradek.replication.metadata.store import (
     MetadataStore,
     MetadataStoreError,
     Node,
+    NodeExistsError,
     NoNodeError,
     Operation,
     SetData,
@@ -95,7 +96,12 @@ class TokenChanges:
 
         async def run() -> None:
             operations = [Create(token_path(token_id), encode_token(token)), *await self._notices(token_id)]
-            await self._store.transaction(operations)
+            try:
+                await self._store.transaction(operations)
+            except TransactionError as error:
+                # No other token has this id: an attempt whose connection was lost has created it.
+                if error.index != 0 or not isinstance(error.cause, NodeExistsError):
+                    raise
             self.cache.put({token_id: token})
 
         await self._submit("create a delegation token", partial(retry_races, run))
@@ -128,15 +134,25 @@ class TokenChanges:
         Raises KafkaError DELEGATION_TOKEN_NOT_FOUND, DELEGATION_TOKEN_OWNER_MISMATCH, DELEGATION_TOKEN_EXPIRED.
         """
 
+        was_there = False
+
         def change(token: DelegationToken) -> DelegationToken | None:
+            nonlocal was_there
             now_ms = self._now_ms()
             _check_renewer(token, principal)
             if period_ms < 0:
+                was_there = True
                 return None
             _check_valid(token, now_ms)
             return token._replace(expires_ms=min(token.max_ms, _add(now_ms, period_ms)))
 
-        changed = await self._change("expire a delegation token", hmac, change)
+        try:
+            changed = await self._change("expire a delegation token", hmac, change)
+        except KafkaError as error:
+            # An attempt whose connection was lost may have deleted it.
+            if error.code != ErrorCode.DELEGATION_TOKEN_NOT_FOUND or not was_there:
+                raise
+            changed = None
         return self._now_ms() if changed is None else changed.expires_ms
 
     async def delete_expired(self) -> None:

@@ -180,3 +180,18 @@ class SteppedExecutor:
                 self.ready.append(task)
             else:
                 awaited.task = task
+
+
+def lose_next_response(store):
+    """Make the next transaction of a store lose its response: it is executed, and sent again after the reconnection.
+
+    It has a sequential node, so that the store of ZooKeeper cannot detect that the first attempt has succeeded.
+    """
+    execute = store.transaction
+
+    async def transaction(operations):
+        store.transaction = execute
+        await execute(operations)
+        return await execute(operations)
+
+    store.transaction = transaction

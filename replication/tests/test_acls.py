@@ -14,6 +14,7 @@ from odradek.replication.metadata.acls.acl_cache import DENY_ALL, AclCache
 from odradek.replication.metadata.acls.bindings import AclBinding, AclEntry, AclFilter, ResourcePattern
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreDamagedError, StoreUnavailableError, run_now
+from odradek.replication.tests.support import lose_next_response
 
 READ = AclEntry("User:alice", "*", Operation.READ, Permission.ALLOW)
 WRITE = AclEntry("User:bob", "10.0.0.1", Operation.WRITE, Permission.DENY)
@@ -360,3 +361,16 @@ def test_requests_are_executed_one_after_another(server):
     member.create(TOPIC, READ)
     member.delete(AclFilter())
     assert kinds == [(EventKind.CONFIGURATION, "create ACLs"), (EventKind.CONFIGURATION, "delete ACLs")]
+
+
+def test_a_change_whose_response_was_lost_is_reported_as_made(server):
+    one = Member(server)
+    lose_next_response(one.store)
+    assert one.create(TOPIC, READ, WRITE) == {}
+    lose_next_response(one.store)
+    [deletion] = one.delete(AclFilter(ResourceType.TOPIC, "t", PatternType.LITERAL, principal="User:alice"))
+    assert deletion == ([AclBinding(TOPIC, READ)], None)
+    lose_next_response(one.store)
+    [deletion] = one.delete(AclFilter())
+    assert deletion == ([AclBinding(TOPIC, WRITE)], None)
+    assert one.acls == {} and one.children("/kafka-acl/Topic") == []

@@ -15,6 +15,7 @@ from odradek.replication.metadata.delegation_tokens import CHANGES, TOKENS, Toke
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.pauses import no_pause
+from odradek.replication.tests.support import lose_next_response
 
 SETTINGS = TokenSettings(max_lifetime_ms=10_000, expiry_time_ms=1000)
 SECRET = b"the secret of all brokers"
@@ -238,3 +239,19 @@ def test_a_store_of_one_broker_gets_no_notices(server, clock):
     member = Member(server, clock, is_shared=False)
     member.expire(member.create())
     assert run_now(member.store.get_children(CHANGES)) == []
+
+
+def test_a_change_whose_response_was_lost_is_reported_as_made(server, clock):
+    one, other = Member(server, clock), Member(server, clock)
+    lose_next_response(one.store)
+    token = one.create()
+    assert [decode_token(run_now(one.store.get(f"{TOKENS}/{token.token_id}")).data)] == [token]
+    lose_next_response(one.store)
+    assert one.renew(token) == token.expires_ms
+    lose_next_response(one.store)
+    assert one.expire(token, period_ms=5) == clock[0] + 5
+    lose_next_response(one.store)
+    assert one.expire(token, period_ms=-1) == clock[0]
+    refused(ErrorCode.DELEGATION_TOKEN_NOT_FOUND, one.expire, token, period_ms=-1)
+    other.follow()
+    assert one.cache.tokens == other.cache.tokens == {}

@@ -12,6 +12,7 @@ from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.entity_names import desanitize_name, sanitize_name
 from odradek.replication.metadata.memory_store import MemoryMetadataStore
+from odradek.replication.tests.support import lose_next_response
 from odradek.server.security.sasl.client import ScramClientExchange
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.plain import PlainExchange, find_users
@@ -284,6 +285,16 @@ def test_names_that_no_path_may_contain() -> None:
     assert sorted(user.user for user in one.describe()) == sorted(odd)
     assert one.alter(*(Deletion(user, 1) for user in odd)) == dict.fromkeys(odd, 0)
     assert one.describe() == []
+
+
+def test_a_change_whose_response_was_lost_is_reported_as_made() -> None:
+    one = Users()
+    lose_next_response(one.store)
+    assert one.alter(upsert("b")) == {"b": 0}
+    lose_next_response(one.store)
+    assert one.alter(Deletion("b", 1)) == {"b": 0}
+    assert one.entities.configs == {}
+    assert one.alter(Deletion("b", 1)) == {"b": 91}
 
 
 def test_other_properties_of_a_user_remain() -> None:

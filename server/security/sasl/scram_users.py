@@ -189,7 +189,7 @@ class ScramUsers:
     async def _apply(self, change: Change) -> None:
         mechanism = _BY_NUMBER[change.mechanism]
         if isinstance(change, Deletion):
-            await self._change(change.user, lambda configs: _remove(configs, mechanism))
+            await self._change(change.user, _make_removal(mechanism.name))
         else:
             credential = make_credential(mechanism, change.salt, change.salted_password, change.iterations)
             await self._change(change.user, lambda configs: put_credential(configs, mechanism, credential))
@@ -204,10 +204,21 @@ def put_credential(configs: Configs, mechanism: ScramMechanism, credential: Scra
     return {**configs, mechanism.name: format_credential(credential)}
 
 
-def _remove(configs: Configs, mechanism: ScramMechanism) -> dict[str, str]:
-    if mechanism.name not in configs:
-        raise _not_found()
-    return {name: value for name, value in configs.items() if name != mechanism.name}
+def _make_removal(mechanism: str) -> Callable[[Configs], Configs]:
+    """Return the change that removes a credential.
+
+    It may be called again, after a lost connection: then the credential may be gone because the first attempt was made.
+    """
+    was_there = False
+
+    def remove(configs: Configs) -> Configs:
+        nonlocal was_there
+        was_there = was_there or mechanism in configs
+        if not was_there:
+            raise _not_found()
+        return {name: value for name, value in configs.items() if name != mechanism}
+
+    return remove
 
 
 def _not_found() -> KafkaError:
