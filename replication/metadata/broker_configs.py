@@ -7,10 +7,10 @@ configuration, otherwise that of the synonymous broker property.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from odradek.log.config import LogConfig
-from odradek.properties import PropertyError, PropertySet, UpdateMode
+from odradek.properties import Property, PropertyError, PropertySet, UpdateMode
 from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,12 @@ def listener_base(name: str) -> str | None:
         return None
     _, dot, base = name[len(LISTENER_PREFIX) :].partition(".")
     return base if dot else None
+
+
+def find_property(declared: Mapping[str, Property[Any]], name: str) -> Property[Any] | None:
+    """Return the declaration of a property, which may be that of a listener or of a mechanism of a listener."""
+    base = listener_base(name) or ""
+    return declared.get(name) or declared.get(base) or declared.get(base.partition(".")[2])
 
 
 def is_store_property(name: str) -> bool:
@@ -205,14 +211,25 @@ class BrokerConfigs:
     def adopt(self, plain: Mapping[str, str]) -> dict[str, str]:
         """Return a configuration of Apache Kafka, whose passwords are not encrypted, as it is stored here.
 
-        Without an encryption the passwords are not in it.
+        Passwords that cannot be encrypted, or are not dynamic here, are not in it.
         """
+        fixed = set(filter(self._is_fixed_secret, plain))
+        if fixed:
+            logger.error(
+                "secrets of Apache Kafka are not adopted, because they are not dynamic; set them in the properties of "
+                "the broker names=%s", ",".join(sorted(fixed)),
+            )  # fmt: skip
+        adopted = {name: value for name, value in plain.items() if name not in fixed}
         try:
-            return self.encode(plain, {})
+            return self.encode(adopted, {})
         except PropertyError as error:
-            names = sorted(filter(self._is_password, plain))
+            names = sorted(filter(self._is_password, adopted))
             logger.error("passwords of Apache Kafka are not adopted names=%s: %s", ",".join(names), error)
-            return {name: value for name, value in plain.items() if not self._is_password(name)}
+            return {name: value for name, value in adopted.items() if not self._is_password(name)}
+
+    def _is_fixed_secret(self, name: str) -> bool:
+        prop = find_property(type(self.static).declared(), name)
+        return prop is not None and prop.sensitive and prop.update_mode is UpdateMode.READ_ONLY
 
     def _is_password(self, name: str) -> bool:
         return name.endswith(self._password_names)

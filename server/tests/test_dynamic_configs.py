@@ -389,3 +389,10 @@ def test_topics_cannot_be_deleted_if_deletion_is_disabled():
         (answer,) = wire.ask(request, 2).responses
         assert answer.error_code == ErrorCode.INVALID_REQUEST
         assert wire.produce("t", b"v").error_code == 0
+
+
+@pytest.mark.parametrize("mechanism", ["", "plain.", "scram-sha-256."])
+def test_the_users_of_a_listener_are_not_dynamic_nor_stored(broker, admin, mechanism):
+    name = f"listener.name.plaintext.{mechanism}sasl.jaas.config"
+    assert admin.alter(BROKER, "1", (name, SET, "Module required user_a=hunter2;")) == ErrorCode.INVALID_REQUEST
+    assert b"hunter2" not in (broker.data_dir / "odradek-metadata.db-wal").read_bytes()

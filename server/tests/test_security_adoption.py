@@ -188,6 +188,7 @@ def test_acls_without_an_authorizer_are_adopted_with_a_warning(caplog, propertie
     assert ("set authorizer.class.name count=1" in caplog.text) == warns
 
 
+JAAS = "listener.name.tls.scram-sha-256.sasl.jaas.config"
 PASSWORD = "listener.name.tls.ssl.keystore.password"
 
 
@@ -198,6 +199,7 @@ def broker(tmp_path):
     records = [
         *kraft.topic("t", A),
         kraft.config(kraft.BROKER, "1", PASSWORD, "hunter2"),
+        kraft.config(kraft.BROKER, "1", JAAS, "Module required user_a=hunter2;"),
         kraft.config(kraft.BROKER, "1", "log.cleaner.threads", "2"),
         acl(A, "t"),
         credential("alice"),
@@ -241,14 +243,16 @@ def test_passwords_are_adopted_encrypted_or_named(broker):
     assert configs["log.cleaner.threads"] == "2"
     assert configs[PASSWORD].startswith("keyFactoryAlgorithm:")
     assert b"hunter2" not in (broker.data_dir / FILE_NAME).read_bytes()
-    assert "hunter2" not in broker.log_text() and "not adopted" not in broker.log_text()
+    assert "hunter2" not in broker.log_text()
+    [line] = [line for line in broker.log_text().splitlines() if "not adopted" in line]
+    assert f"because they are not dynamic; set them in the properties of the broker names={JAAS}" in line
 
 
 def test_without_an_encryption_passwords_are_not_adopted(broker):
     broker.start()
     broker.stop()
     assert decode_config(stored(broker)["/config/brokers/1"]) == {"log.cleaner.threads": "2"}
-    [line] = [line for line in broker.log_text().splitlines() if "not adopted" in line]
+    [_, line] = [line for line in broker.log_text().splitlines() if "not adopted" in line]
     assert f"passwords of Apache Kafka are not adopted names={PASSWORD}: " in line
     assert "configuration password.encoder.secret: must be set" in line
     assert "hunter2" not in broker.log_text()

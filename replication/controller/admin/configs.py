@@ -41,7 +41,7 @@ from odradek.replication.controller.configs.limits import (
     check_value_sizes,
     too_many_entries,
 )
-from odradek.replication.metadata.broker_configs import BrokerConfigs, is_store_property, listener_base
+from odradek.replication.metadata.broker_configs import BrokerConfigs, find_property, is_store_property
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
 
@@ -309,10 +309,7 @@ class ConfigAdmin:
         return self._configs.resolve(self._configs.dynamic_default(), configs)
 
     def _property(self, name: str) -> Property[object] | None:
-        prop = self._broker_properties.get(name)
-        if prop is None:
-            prop = self._broker_properties.get(listener_base(name) or "")
-        return prop
+        return find_property(self._broker_properties, name)
 
     def _mode(self, name: str) -> UpdateMode | None:
         """Return the update mode of a property; None for a name that is not declared."""
