@@ -131,6 +131,7 @@ def test_the_property_precedes_the_jaas_file(tmp_path):
     [
         ("-Djava.security.auth.login.config=/none", "", "Invalid value /none for configuration java.security.auth"),
         ("-Djava.security.auth.login.config={path}", "Client {", "a section has no end"),
+        ("-Djava.security.auth.login.config={path}", "# ZooKeeper\n" + JAAS, "the name of a section is one word"),
         ("-Djava.security.auth.login.config={path}", "Client { x required a; };", "Value not specified for option 1"),
         ("'-Dx=secret", "", r"^Invalid value \[hidden\] for configuration KAFKA_OPTS: No closing quotation"),
     ],

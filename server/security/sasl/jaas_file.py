@@ -37,6 +37,8 @@ def parse_jaas_section(text: str, name: str) -> LoginModule | None:
     for match in _SPLITTER.finditer(text):
         kind = match.lastgroup
         if kind == "begin":
+            if not depth and len(title.split()) > 1:
+                raise JaasError("the name of a section is one word, and comments begin with // or /*")
             depth += 1
             body = ""
         elif kind == "end":
