@@ -36,6 +36,7 @@ from odradek.replication.metadata.store import (
     NoNodeError,
     Operation,
     SetData,
+    TransactionError,
     TransactionTooLargeError,
 )
 
