@@ -15,7 +15,7 @@ from odradek.properties import PropertyError
 from odradek.replication.controller.registration import StartError, stored_cluster_id
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, NoNodeError
-from odradek.replication.metadata.topic_names import is_topic_name
+from odradek.replication.metadata.topic_names import CLUSTER_METADATA_TOPIC, is_topic_name
 from odradek.replication.replicas.adoption import is_in_progress
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
@@ -141,6 +141,14 @@ def _refuse_partitions(fs: FileSystem, directories: list[str]) -> None:
             f"log.dirs has partitions, in {'; '.join(found)}, but no metadata store; add the directory with the store "
             "to log.dirs, or set log.dirs.adopt=true to create a store for the topics found"
         )
+    for directory in directories:
+        path = f"{directory}/{CLUSTER_METADATA_TOPIC}-0"
+        if fs.exists(path):
+            # Without an adoption its users and ACLs would be ignored silently.
+            raise StartError(
+                f"log.dirs has metadata of Apache Kafka, in {path}, but no metadata store; set log.dirs.adopt=true to "
+                "adopt its users, ACLs and topics, or move it away"
+            )
 
 
 def _make_directory(environment: Environment, directory: str) -> None:

@@ -1,5 +1,6 @@
 """`odradek user`: users in the store of a broker that is stopped, or was never started."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from odradek.log.storage.filesystem import OsFileSystem
+from odradek.replication.metadata.kraft_security import UserScramCredentialRecord
+from odradek.replication.tests import kraft
 from odradek.server.store_tools import users as user_cli
 from odradek.server.store_tools.store import UsageError
 from odradek.testing import OdradekBroker
@@ -105,3 +109,45 @@ def test_the_end_of_input_at_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(user_cli, "getpass", getpass)
     with pytest.raises(UsageError, match="no password was entered"):
         user_cli._read_password(None)
+
+
+def test_users_and_acls_of_a_new_store_outlive_a_start_that_fails(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "add", "alice", stdin="secret\n").returncode == 0
+    rule = ("--allow-principal", "User:alice", "--operation", "Read", "--topic", "t")
+    acl = [sys.executable, "-m", "odradek", "acl"]
+    at_data = ("--override", f"log.dirs={data}")
+    subprocess.run([*acl, "add", *rule, *at_data], check=True, capture_output=True, timeout=60)
+    listed = subprocess.run([*acl, "list", *at_data], check=True, capture_output=True, timeout=60).stdout
+    assert b"User:alice" in listed
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        listener = f"listeners=PLAINTEXT://127.0.0.1:{other.getsockname()[1]}"
+        start = [sys.executable, "-m", "odradek", "start", *at_data, "--override", listener]
+        failed = subprocess.run(start, capture_output=True, text=True, timeout=60)
+        assert failed.returncode == 1 and "cannot start" in failed.stdout
+    with OdradekBroker({"log.dirs": str(data)}) as broker:
+        broker.stop()
+        assert [line.split()[0] for line in run(data, "list").stdout.splitlines()] == ["alice"]
+        again = subprocess.run([*acl, "list", *at_data], check=True, capture_output=True, timeout=60).stdout
+        assert again == listed
+
+
+def test_a_user_is_added_before_the_directory_of_apache_kafka_is_adopted(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    records = [*kraft.topic("t", bytes(15) + b"t")]
+    records += [
+        UserScramCredentialRecord(name=name, mechanism=1, salt=b"s", stored_key=b"k", server_key=b"k", iterations=5000)
+        for name in ("alice", "carol")
+    ]
+    kraft.put_log(OsFileSystem(), records, log_directory=str(data))
+    refused = run(data, "add", "alice", stdin="secret\n")
+    assert refused.returncode == 1 and "set log.dirs.adopt=true" in refused.stderr
+    adopts = ("--override", "log.dirs.adopt=true")
+    assert run(data, "add", "alice", "--mechanism", "SCRAM-SHA-256", *adopts, stdin="secret\n").returncode == 0
+    with OdradekBroker({"log.dirs": str(data), "log.dirs.adopt": "true"}) as broker:
+        assert "adopted topics found in log.dirs count=1: t" in broker.log_text()
+        broker.stop()
+    assert run(data, "list").stdout == (
+        "alice  SCRAM-SHA-256 (4096 iterations)\ncarol  SCRAM-SHA-256 (5000 iterations)\n"
+    )
