@@ -2,15 +2,28 @@
 
 import random
 import sqlite3
+from contextlib import suppress
 
 import pytest
 from twisted.internet.task import Clock
 
+from odradek.protocol.access_control import Operation, Permission, ResourceType
+from odradek.protocol.errors import KafkaError
+from odradek.replication.controller.acl_changes import AclChanges
+from odradek.replication.controller.events import EventLoop, ImmediateExecutor
+from odradek.replication.controller.registration import prepare_store
+from odradek.replication.controller.token_changes import TokenChanges, TokenSettings
+from odradek.replication.metadata.acls.acl_cache import AclCache
+from odradek.replication.metadata.acls.bindings import AclEntry, AclFilter, ResourcePattern
+from odradek.replication.metadata.delegation_tokens import TokenCache
+from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
+from odradek.replication.pauses import no_pause
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
+from odradek.server.security.sasl.scram_users import Deletion, ScramUsers, Upsertion
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore
 
 MADE = pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"])
@@ -197,3 +210,69 @@ def test_a_topic_of_unknown_outcome_exists_if_its_creation_was_made(cluster, dis
     [result] = create(cluster, new("perhaps"))
     assert result.error_code == (36 if is_made else 0)
 
+
+
+# Users, ACLs and delegation tokens
+
+
+class Security:
+    """The parts of a broker that change them. They are loaded again as the broker does, when the session continues."""
+
+    def __init__(self, store):
+        self.store = store
+        self.entities = EntityConfigs(store, lambda description, work: None)
+        self.users = ScramUsers(self.entities, store, lambda: 0)
+        events = EventLoop(ImmediateExecutor())
+        cache = AclCache(store, lambda description, work: None, no_pause)
+        self.acls = AclChanges(store, cache, events, lambda: 0)
+        tokens = TokenCache(store, lambda description, work: None, no_pause, b"key")
+        settings = TokenSettings(1000, 1000)
+        self.tokens = TokenChanges(store, tokens, events, settings, lambda: 0, random.Random(1).randbytes)
+        self.load()
+
+    def load(self):
+        run_now(self.entities.start())
+        run_now(self.acls.load())
+        run_now(self.tokens.load())
+
+    @property
+    def content(self):
+        return dict(self.entities.configs), dict(self.acls.cache.acls), dict(self.tokens.cache.tokens)
+
+
+@pytest.fixture
+def security(store):
+    run_now(prepare_store(store, "a-cluster"))
+    security = Security(store)
+    store.add_session_listener(lambda event: security.load() if event is SessionEvent.CONNECTED else None)
+    return security
+
+
+TOPIC = ResourcePattern(ResourceType.TOPIC, "t")
+ENTRY = AclEntry("User:alice", "*", Operation.READ, Permission.ALLOW)
+CHANGES = {
+    "set a user": lambda one: one.users.alter([Upsertion("bob", 1, 4096, b"salt", b"salted")]),
+    "change a user": lambda one: one.users.alter([Upsertion("alice", 1, 8192, b"salt", b"salted")]),
+    "remove a user": lambda one: one.users.alter([Deletion("alice", 1)]),
+    "create an ACL": lambda one: one.acls.create({TOPIC: {ENTRY._replace(host="10.0.0.1")}}),
+    "delete an ACL": lambda one: one.acls.delete([AclFilter()]),
+    "create a token": lambda one: one.tokens.create("User:bob", "User:bob", [], -1),
+    "delete a token": lambda one: one.tokens.expire("User:alice", next(iter(one.tokens.cache._ids)), -1),
+}
+
+
+@MADE
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_users_acls_and_tokens_agree_with_the_store(security, disk, clock, change, is_made):
+    run_now(security.users.alter([Upsertion("alice", 1, 4096, b"salt", b"salted")]))
+    run_now(security.acls.create({TOPIC: {ENTRY}}))
+    run_now(security.tokens.create("User:alice", "User:alice", [], -1))
+    before = security.content
+    disk.commits, disk.is_broken = [is_made], True
+    with suppress(KafkaError):
+        run_now(change(security))
+    assert security.content == before
+    disk.is_broken = False
+    clock.advance(SETTLE_INTERVAL_S)
+    assert (security.content != before) == is_made
+    assert security.content == Security(security.store).content
