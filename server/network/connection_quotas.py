@@ -132,7 +132,7 @@ class ConnectionQuotas:
         """
         if self._ip_rates is None:
             return 0.0
-        delay_s = self._ip_rates.throttle(_unmap_ipv4(host))
+        delay_s = self._ip_rates.throttle(unmap_ipv4(host))
         if delay_s > 0 and self._spare_descriptors() <= self._margin():
             # It must not occupy a descriptor that others need.
             return _AT_ONCE_S
@@ -179,7 +179,7 @@ class ConnectionQuotas:
             delay_s = max(delay_s, self._rate.record(now_s))
         if delay_s > 0:
             acceptor.pause(delay_s)
-        host = _unmap_ipv4(host)
+        host = unmap_ipv4(host)
         most = self._overrides.get(host, self._config.max_connections_per_ip)
         if self._by_host[host] >= most:
             logger.info("rejected a connection: its address has max.connections.per.ip client=%s most=%d", host, most)
@@ -192,7 +192,7 @@ class ConnectionQuotas:
 
     def release(self, acceptor: "Acceptor", host: str) -> None:
         """Subtract a closed connection from the counts, and resume the listeners that waited for it."""
-        host = _unmap_ipv4(host)
+        host = unmap_ipv4(host)
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
@@ -225,7 +225,7 @@ class ConnectionQuotas:
     def _apply_overrides(self) -> None:
         """Apply max.connections.per.ip.overrides. Those of host names apply when a thread has resolved the names."""
         given = self._config.connections_of_hosts
-        self._overrides = overrides = {_unmap_ipv4(host): most for host, most in given.items()}
+        self._overrides = overrides = {unmap_ipv4(host): most for host, most in given.items()}
         for host, most in given.items():
             if _is_address(host):
                 continue
@@ -336,7 +336,7 @@ class Acceptor:
             self._call = None
 
 
-def _unmap_ipv4(host: str) -> str:
+def unmap_ipv4(host: str) -> str:
     """Return the IPv4 address of an IPv4-mapped IPv6 address; any other address unchanged."""
     return host[len(_IPV4_IN_IPV6) :] if host.startswith(_IPV4_IN_IPV6) and "." in host else host
 

@@ -19,7 +19,7 @@ from zope.interface import implementer
 from odradek.log.storage.filesystem import File, FileRegion
 from odradek.protocol.framing import FrameError, FrameSplitter
 from odradek.server.network.connection import Connection
-from odradek.server.network.connection_quotas import Acceptor
+from odradek.server.network.connection_quotas import Acceptor, unmap_ipv4
 from odradek.server.network.connection_transport import Piece, ResponseWriter, count_bytes
 from odradek.server.network.connections import ConnectionRegistry
 from odradek.server.network.scheduler import RequestScheduler
@@ -391,8 +391,8 @@ class KafkaTransport(TwistedProtocol):
 
     @property
     def peer_host(self) -> str:
-        """The address of the client."""
-        return self.transport.getPeer().host
+        """The address of the client, that of IPv4 also on a socket of both families, as in Java."""
+        return unmap_ipv4(self.transport.getPeer().host)
 
     def take_activity(self) -> bool:
         """Return whether bytes were received or sent since the last call."""

@@ -76,3 +76,12 @@ def test_a_slow_iteration_is_logged_with_what_ran(broker):
         wire.ask(DescribeClusterRequest())
     until(lambda: "reactor iteration was slow" in broker.log_text())
     assert re.search(r"wall_ms=\d+ cpu_ms=\d+ longest_ms=\d+ longest='\w+ client=/127.0.0.1", broker.log_text())
+
+
+def test_an_ipv4_client_of_a_listener_on_all_interfaces():
+    with (
+        OdradekBroker({"listeners": "PLAINTEXT://:0"}) as broker,
+        socket.create_connection(("127.0.0.1", broker.port)) as client,
+    ):
+        client.sendall(b"\xff" * 4)
+        until(lambda: "closing connection client=/127.0.0.1 " in broker.log_text())
