@@ -42,7 +42,6 @@ _Values = Mapping[str, str | None]
 _TYPES: Final = (CLIENT_ID, USER, IP)
 _ROUNDED: Final = 1e-6
 """Fractions of integers up to which Kafka rounds them down."""
-_NOT_NODE_NAMES: Final = (".", "..")
 
 
 class QuotaAdmin:
@@ -129,8 +128,6 @@ def _check_entity(parts: _Parts) -> QuotaEntity:
             raise _invalid(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise _invalid(f"Empty {kind} not supported")
-        if name in _NOT_NODE_NAMES:
-            raise _invalid(f"The name {name} of a {kind} cannot be stored")
     if IP in parts and len(parts) > 1:
         raise _invalid(
             # As Apache Kafka 4.3 spells it.
