@@ -24,6 +24,9 @@ from odradek.protocol.messages.incremental_alter_configs import (
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.protocol.records import build_batch, iter_records, read_header
+from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.znodes import decode_config
+from odradek.server.stores.sqlite import SqliteMetadataStore
 from odradek.server.tests.wire import EARLIEST, LATEST, Wire, until
 from odradek.testing import OdradekBroker
 
@@ -396,3 +399,28 @@ def test_the_users_of_a_listener_are_not_dynamic_nor_stored(broker, admin, mecha
     name = f"listener.name.plaintext.{mechanism}sasl.jaas.config"
     assert admin.alter(BROKER, "1", (name, SET, "Module required user_a=hunter2;")) == ErrorCode.INVALID_REQUEST
     assert b"hunter2" not in (broker.data_dir / "odradek-metadata.db-wal").read_bytes()
+
+
+def test_a_wrong_secret_does_not_lose_the_passwords_at_the_next_change(tmp_path):
+    name, other = "listener.name.tls.ssl.keystore.password", "listener.name.tls.ssl.key.password"
+
+    def stored():
+        store = SqliteMetadataStore(broker.data_dir, lambda: 1)
+        try:
+            return decode_config(run_now(store.get("/config/brokers/1")).data)
+        finally:
+            run_now(store.close())
+
+    with OdradekBroker({"password.encoder.secret": "right"}, directory=tmp_path) as broker:
+        admin = Admin(broker)
+        assert admin.alter(BROKER, "1", (name, SET, "hunter2"), (other, SET, "hunter3")) == 0
+        broker.stop()
+        before = stored()
+        broker.properties["password.encoder.secret"] = "wrong"
+        broker.start()
+        assert admin.alter(BROKER, "1", ("log.cleaner.threads", SET, "2"), (other, DELETE, None)) == 0
+        broker.stop()
+        assert stored() == {name: before[name], "log.cleaner.threads": "2"}
+        broker.properties["password.encoder.secret"] = "right"
+        broker.start()
+        assert "ignoring stored password" not in broker.log_text().rpartition(" starting listeners=")[2]

@@ -224,7 +224,8 @@ class ConfigAdmin:
             self._check_broker(broker_id, configs)
             _check_authorized(authorize, resource)
             if not validate_only:
-                await self._target.configs.put_broker_config(broker_id, self._encode(configs, stored))
+                kept = _find_unreadable(resource, stored, current)
+                await self._target.configs.put_broker_config(broker_id, {**kept, **self._encode(configs, stored)})
                 logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
@@ -425,6 +426,19 @@ def _check_entries(resource: _Resource) -> None:
     ]
     if nulls:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+
+
+def _find_unreadable(
+    resource: _Resource, stored: Mapping[str, str], current: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the stored passwords that cannot be decrypted and that a change of single values does not name.
+
+    They can be decrypted again once the secret is corrected.
+    """
+    if not isinstance(resource, IncrementalAlterConfigsRequestAlterConfigsResource):
+        return {}
+    names = {entry.name for entry in resource.configs}
+    return {name: value for name, value in stored.items() if name not in current and name not in names}
 
 
 def _replacement(
