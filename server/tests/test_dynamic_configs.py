@@ -404,8 +404,8 @@ def test_the_users_of_a_listener_are_not_dynamic_nor_stored(broker, admin, mecha
 def test_a_wrong_secret_does_not_lose_the_passwords_at_the_next_change(tmp_path):
     name, other = "listener.name.tls.ssl.keystore.password", "listener.name.tls.ssl.key.password"
 
-    def stored():
-        store = SqliteMetadataStore(broker.data_dir, lambda: 1)
+    def stored(data_dir):
+        store = SqliteMetadataStore(data_dir, lambda: 1)
         try:
             return decode_config(run_now(store.get("/config/brokers/1")).data)
         finally:
@@ -415,12 +415,12 @@ def test_a_wrong_secret_does_not_lose_the_passwords_at_the_next_change(tmp_path)
         admin = Admin(broker)
         assert admin.alter(BROKER, "1", (name, SET, "hunter2"), (other, SET, "hunter3")) == 0
         broker.stop()
-        before = stored()
+        before = stored(broker.data_dir)
         broker.properties["password.encoder.secret"] = "wrong"
         broker.start()
         assert admin.alter(BROKER, "1", ("log.cleaner.threads", SET, "2"), (other, DELETE, None)) == 0
         broker.stop()
-        assert stored() == {name: before[name], "log.cleaner.threads": "2"}
+        assert stored(broker.data_dir) == {name: before[name], "log.cleaner.threads": "2"}
         broker.properties["password.encoder.secret"] = "right"
         broker.start()
         assert "ignoring stored password" not in broker.log_text().rpartition(" starting listeners=")[2]

@@ -36,7 +36,7 @@ from odradek.replication.tests.support import Cluster, log_keys
 from odradek.server.handlers.producers import init_producer_id
 from odradek.server.request import RequestContext
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore, SqliteNodeTable
-from odradek.server.stores.tests.test_sqlite_commit import Disk
+from odradek.server.tests.test_sqlite_commit import Disk
 from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import SLICE_S, Slices
 from odradek.server.work.waits import carry_through

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -20,7 +19,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # some are no
     UserScramCredentialUpsertion,
 )
 
-from odradek.server.security.tls.certificates import Authority
 from odradek.testing import OdradekBroker
 from spark_it.tests import records
 from spark_it.tests.data import Topics
@@ -81,15 +79,19 @@ class Connection(NamedTuple):
         return {"security.protocol": "SASL_SSL", **self.java_tls(), **self.java_sasl(user, password)}
 
 
+def run_odradek(*arguments: str, stdin: str = "") -> None:
+    """Run a command of the broker's program."""
+    command = [sys.executable, "-m", "odradek", *arguments]
+    subprocess.run(command, input=stdin, text=True, check=True, capture_output=True, timeout=60)
+
+
 class SecuredBroker:
     """The broker, within its context. Its super user manages topics, users and their rights."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        authority = Authority(datetime.now(UTC))
         self._authority = directory / "ca.pem"
-        self._authority.write_bytes(authority.certificate)
-        (directory / "broker.pem").write_bytes(b"".join(authority.issue("broker", ("localhost", "127.0.0.1"))))
+        run_odradek("tls", "make-test-certificates", str(directory))
         properties = {
             "listeners": "SASL_SSL://127.0.0.1:0",
             "security.inter.broker.protocol": "SASL_SSL",
@@ -104,15 +106,9 @@ class SecuredBroker:
         self.process = OdradekBroker(properties, directory=directory / "broker", log_level="debug")
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "odradek", "user", "add", SUPER_USER, "--mechanism", MECHANISM]
-        subprocess.run(
-            [*command, "--override", f"log.dirs={self.process.data_dir}"],
-            input=f"{make_password(SUPER_USER)}\n",
-            text=True,
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        override = f"log.dirs={self.process.data_dir}"
+        arguments = ("user", "add", SUPER_USER, "--mechanism", MECHANISM, "--override", override)
+        run_odradek(*arguments, stdin=f"{make_password(SUPER_USER)}\n")
         self.process.start()
         self.connection = Connection(self.process.bootstrap_servers, self._authority)
         servers: dict[str, Any] = {"bootstrap.servers": self.connection.servers, "log_level": 0}
