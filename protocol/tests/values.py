@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from odradek.protocol.messages import API_NAMES, request_class, response_class
 from odradek.protocol.schema import ArrayType, Field, Message, Struct, StructType
-from odradek.protocol.types import BOOL, BYTES, RECORDS, STRING, UUID, FixedType, WireType
+from odradek.protocol.types import BOOL, BYTES, FLOAT64, RECORDS, STRING, UUID, FixedType, WireType
 
 REQUESTS = [request_class(key) for key in API_NAMES]
 RESPONSES = [response_class(key) for key in API_NAMES]
@@ -162,6 +162,8 @@ def _make_value(wire: WireType, version: int, source: Source, override: Override
         return [_make_value(wire.element, version, source, override) for _ in range(source.size())]
     if wire is BOOL:
         return source.truth()
+    if wire is FLOAT64:
+        return source.integer(-(2**40), 2**40) / 8
     if isinstance(wire, FixedType):
         bits = 8 * wire.size_bytes
         if wire.format_char.isupper():
