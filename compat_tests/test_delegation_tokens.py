@@ -117,7 +117,6 @@ def test_a_job_works_with_a_token_until_it_is_deleted(broker: OdradekBroker, ali
     assert "Delegation Token requests are not allowed" in job.refusal(
         TOKENS, "--create", "--max-life-time-period", "-1"
     )
-    assert "Authentication failed" in job._replace(secret="wrong").refusal(tools.TOPICS, "--list")
     # Without the extension the token's id is the name of a user that does not exist.
     assert "Authentication failed" in job._replace(is_token=False).refusal(tools.TOPICS, "--list")
     alice.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
@@ -162,14 +161,12 @@ def test_brokers_of_a_cluster_share_tokens(tmp_path: Path) -> None:
     with ZooKeeperEnsemble() as zookeeper:
         add_users(USERS, f"zookeeper.connect={zookeeper.connect}", f"log.dirs={tmp_path / 'data'}")
         with OdradekCluster(PROPERTIES, zookeeper_connect=zookeeper.connect) as cluster:
-            first, *others = (broker.bootstrap_servers for broker in cluster.brokers.values())
+            first, second, *_ = (broker.bootstrap_servers for broker in cluster.brokers.values())
             alice = Login(first, tmp_path, "alice", "alice-secret")
             token = create(alice)
             assert describe(alice, "User:alice") == [token]
-            for servers in others:
-                job = alice._replace(servers=servers).as_token(token)
-                job.run(tools.TOPICS, "--list")
-            other = alice._replace(servers=others[0])
+            other = alice._replace(servers=second)
+            other.as_token(token).run(tools.TOPICS, "--list")
             other.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
             assert describe(alice, "User:alice") == []
             assert "Authentication failed" in alice.as_token(token).refusal(tools.TOPICS, "--list")
@@ -209,6 +206,5 @@ def test_a_mixed_cluster_shares_tokens(tmp_path: Path) -> None:
             job = user.as_token(token)
             job.run(tools.TOPICS, "--list")
             assert describe(user, "User:c-a,r=o~l*") == [token]
-            user.run(TOKENS, "--renew", "--renew-time-period", "-1", "--hmac", token.hmac)
             user.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
             assert "Authentication failed" in creator.as_token(token).refusal(tools.TOPICS, "--list")
