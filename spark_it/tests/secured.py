@@ -50,6 +50,12 @@ def transactional_ids(prefix: str) -> list[Right]:
     return [(ResourceType.TRANSACTIONAL_ID, ResourcePatternType.PREFIXED, prefix, AclOperation.WRITE)]
 
 
+def _run(*arguments: str, stdin: str = "") -> None:
+    """Run the command `odradek`."""
+    command = [sys.executable, "-m", "odradek", *arguments]
+    subprocess.run(command, input=stdin, text=True, check=True, capture_output=True, timeout=60)
+
+
 class Connection(NamedTuple):
     """Address and certificate authority of the broker, in the configurations of its clients."""
 
@@ -79,25 +85,17 @@ class Connection(NamedTuple):
         return {"security.protocol": "SASL_SSL", **self.java_tls(), **self.java_sasl(user, password)}
 
 
-def run_odradek(*arguments: str, stdin: str = "") -> None:
-    """Run a command of the broker's program."""
-    command = [sys.executable, "-m", "odradek", *arguments]
-    subprocess.run(command, input=stdin, text=True, check=True, capture_output=True, timeout=60)
-
-
 class SecuredBroker:
     """The broker, within its context. Its super user manages topics, users and their rights."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._authority = directory / "ca.pem"
-        run_odradek("tls", "make-test-certificates", str(directory))
+        self._certificates = directory / "certificates"
         properties = {
             "listeners": "SASL_SSL://127.0.0.1:0",
             "security.inter.broker.protocol": "SASL_SSL",
             "sasl.enabled.mechanisms": MECHANISM,
             "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(directory / "broker.pem"),
+            "ssl.keystore.location": str(self._certificates / "broker.pem"),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": f"User:{SUPER_USER}",
             "delegation.token.secret.key": "the secret of all brokers",
@@ -106,11 +104,11 @@ class SecuredBroker:
         self.process = OdradekBroker(properties, directory=directory / "broker", log_level="debug")
 
     def __enter__(self) -> Self:
-        override = f"log.dirs={self.process.data_dir}"
-        arguments = ("user", "add", SUPER_USER, "--mechanism", MECHANISM, "--override", override)
-        run_odradek(*arguments, stdin=f"{make_password(SUPER_USER)}\n")
+        _run("tls", "make-test-certificates", str(self._certificates))
+        data = f"log.dirs={self.process.data_dir}"
+        _run("user", "add", SUPER_USER, "--override", data, stdin=f"{make_password(SUPER_USER)}\n")
         self.process.start()
-        self.connection = Connection(self.process.bootstrap_servers, self._authority)
+        self.connection = Connection(self.process.bootstrap_servers, self._certificates / "ca.pem")
         servers: dict[str, Any] = {"bootstrap.servers": self.connection.servers, "log_level": 0}
         self._security = self.connection.librdkafka(SUPER_USER)
         self._admin = AdminClient(servers | self._security)

@@ -234,7 +234,7 @@ def test_a_directory_that_contradicts_the_command_line(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("broker.id=1", "a=\\u12", "{file}: malformed \\u escape in \\u12"),
+        ("broker.id=1", "a=\\u12", "{file}: malformed \\u escape in the value or the name of a"),
         ("zookeeper.connect=127.0.0.1:", "zookeeper.connect=elsewhere:",
          "{file} has zookeeper.connect=elsewhere:{port}, but the cluster has its own ZooKeeper at 127.0.0.1; correct "
          "zookeeper.connect, or remove {directory}/zookeeper to use another one"),

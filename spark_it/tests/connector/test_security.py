@@ -81,26 +81,30 @@ class Tokens:
             **connection.java_tls(),
             **options(connection.java_sasl(user)),
         }
+        self._users = self._jvm.org.apache.hadoop.security.UserGroupInformation
+        self._before = self._users.getLoginUser()
         self._settings = {f"spark.kafka.clusters.secured.{name}": value for name, value in cluster.items()}
 
     def __enter__(self) -> Self:
+        # Tokens cannot be removed from a user, and one without settings would fail all later queries of the session.
+        self._users.setLoginUser(self._users.createRemoteUser(self._before.getShortUserName()))
         for name, value in self._settings.items():
             self._conf.set(name, value)
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._users.setLoginUser(self._before)
         for name in self._settings:
             self._conf.remove(name)
 
     def obtain(self) -> None:
         """Obtain a token, and add it to the credentials of the driver."""
-        security = self._jvm.org.apache.hadoop.security
-        credentials = security.Credentials()
+        credentials = self._jvm.org.apache.hadoop.security.Credentials()
         hadoop = self._jvm.org.apache.hadoop.conf.Configuration()
         provider = self._jvm.org.apache.spark.kafka010.KafkaDelegationTokenProvider()
         provider.obtainDelegationTokens(hadoop, self._conf, credentials)
         assert credentials.numberOfTokens() == 1
-        security.UserGroupInformation.getCurrentUser().addCredentials(credentials)
+        self._users.getCurrentUser().addCredentials(credentials)
 
 
 def test_a_delegation_token(frames: KafkaFrames, secured: SecuredBroker, job: str) -> None:
