@@ -87,6 +87,9 @@ class TransactionalLoad:
             producer.produce(self._topic, f"{self.name}-{number}".encode(), partition=partition)
         try:
             if number % 3 == 2:
+                # Otherwise librdkafka may end a transaction whose first AddPartitionsToTxn got CONCURRENT_TRANSACTIONS,
+                # and fail for ever because the one before it is complete: INVALID_TXN_STATE, as with Apache Kafka.
+                producer.flush(TIMEOUT_S)
                 producer.abort_transaction(TIMEOUT_S)
                 return
             producer.commit_transaction(TIMEOUT_S)
