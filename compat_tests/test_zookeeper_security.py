@@ -149,7 +149,10 @@ def test_a_mixed_cluster(secured: Secured, tmp_path: Path, monkeypatch: pytest.M
             kafka.start()
             java.delenv("JDK_JAVA_OPTIONS")
             admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-            admin.create_topics([NewTopic("of-kafka", 1, 2)])["of-kafka"].result(30)
+            # The controller may not have followed the registration of the second broker yet.
+            ready = AdminClient({"bootstrap.servers": odradek.bootstrap_servers, "log_level": 0})
+            wait_until(lambda: len(ready.list_topics(timeout=30).brokers) == 2)
+            admin.create_topics([NewTopic("of-kafka", 1, 2)])["of-kafka"].result(60)
             wait_until(lambda: list_replicas(odradek) == {"t": [1], "of-kafka": [1, 2]})
         finally:
             kafka.close()
