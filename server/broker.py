@@ -285,8 +285,8 @@ class Broker:
         from odradek.server.authorization.stage import AuthorizationStage, list_guard_modules
         from odradek.server.security.authorization.acl_authorizer import make_authorizer
 
-        services.authorizer = make_authorizer(self.config, acls.cache, self._environment.monotonic_ms)
-        self._stages = (AuthorizationStage(services.authorizer),)
+        authorizer = make_authorizer(self.config, acls.cache, self._environment.monotonic_ms)
+        self._stages = (AuthorizationStage(authorizer),)
         self.guards = list_guard_modules(services.apis.values())
 
     async def _make_services(self, store: MetadataStore, controller: Controller, logs: LogManager) -> Services:

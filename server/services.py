@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from odradek.server.quotas.alterations import QuotaAdmin
     from odradek.server.quotas.switch import QuotaSwitch
     from odradek.server.request import EncodedBody
-    from odradek.server.security.authorization.authorizer import Authorizer
     from odradek.server.security.sasl.scram_users import ScramUsers
     from odradek.server.work.clock import Clock, IterationEnd, Resolver
     from odradek.server.work.first_metadata import FirstMetadata
@@ -120,7 +119,6 @@ class Services:
     cluster: the membership in a cluster; None with an embedded store
     completions, follower_completions: retry woken operations of the purgatory; those of followers' fetches at the end
         of the reactor iteration
-    authorizer: decides what clients may do; None without authorization
     config: the current configuration
     entity_configs: the configurations of users, client ids and IP addresses
     quotas: the quotas of clients, once there are any
@@ -186,7 +184,6 @@ class Services:
         self.quotas = quotas
         self.resolver = resolver
         self.tokens: TokenChanges | None = None
-        self.authorizer: Authorizer | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None

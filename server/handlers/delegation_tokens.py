@@ -25,7 +25,7 @@ from odradek.protocol.messages.expire_delegation_token import (
 )
 from odradek.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from odradek.protocol.schema import rows
-from odradek.server.security.authorization.operations import Operation, ResourceType
+from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.principal import ANONYMOUS, USER_TYPE, Principal, parse_principal
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 from odradek.server.work.waits import carry_through
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from odradek.replication.controller.token_changes import TokenChanges
     from odradek.replication.metadata.delegation_tokens import DelegationToken
     from odradek.server.request import RequestContext
-    from odradek.server.security.authorization.authorizer import Authorizer
+    from odradek.server.security.authorization.rights import Rights
     from odradek.server.work.slices import Slices
 
 MAX_RENEWERS: Final = 1_000
@@ -49,7 +49,6 @@ _NO_TIME: Final = -1
 class DelegationTokenServices(Protocol):
     """The parts of a broker that requests about delegation tokens need."""
 
-    authorizer: "Authorizer | None"
     slices: "Slices"
     tokens: "TokenChanges | None"
 
@@ -62,7 +61,7 @@ def create_delegation_token(
     owner = requester
     if request.owner_principal_name:
         owner = Principal(request.owner_principal_type or "", request.owner_principal_name)
-    error = _check_creation(services, context, owner, request)
+    error = _check_creation(context, owner, request)
     if error is not None:
         return _refuse_creation(error, owner, requester)
     if services.tokens is None:
@@ -74,21 +73,14 @@ def create_delegation_token(
 
 
 def _check_creation(
-    services: DelegationTokenServices,
-    context: "RequestContext",
-    owner: Principal,
-    request: CreateDelegationTokenRequest,
+    context: "RequestContext", owner: Principal, request: CreateDelegationTokenRequest
 ) -> ErrorCode | None:
     """Return the error of a request, in Kafka's order; None if it is valid."""
     if not _may_use_tokens(context):
         return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-    authorizer = services.authorizer
+    rights = context.rights
     is_other = owner[:2] != context.principal[:2]
-    if (
-        is_other
-        and authorizer is not None
-        and not authorizer.allows(context, Operation.CREATE_TOKENS, ResourceType.USER, str(owner))
-    ):
+    if is_other and rights is not None and not rights.allows(ResourceType.USER, str(owner)):
         return ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     if owner.type != USER_TYPE or any(one.principal_type != USER_TYPE for one in request.renewers):
         return ErrorCode.INVALID_PRINCIPAL_TYPE
@@ -194,32 +186,25 @@ def describe_delegation_token(
     owners = None
     if request.owners is not None:
         owners = {f"{one.principal_type}:{one.principal_name}" for one in request.owners}
-    return services.slices.run(_describe(services.authorizer, tokens, context, owners), SMALL_REQUEST_STEPS)
+    return services.slices.run(_describe(context.rights, tokens, _name_of(context), owners), SMALL_REQUEST_STEPS)
 
 
 def _describe(
-    authorizer: "Authorizer | None", tokens: "TokenChanges", context: "RequestContext", owners: set[str] | None
+    rights: "Rights | None", tokens: "TokenChanges", requester: str, owners: set[str] | None
 ) -> Generator[None, None, DescribeDelegationTokenResponse]:
-    requester = _name_of(context)
     described = []
     for number, token in enumerate(list(tokens.cache.tokens.values()), 1):
         if number % ROWS_PER_STEP == 0:
             yield
         is_requested = owners is None or token.owner in owners or not owners.isdisjoint(token.renewers)
         if is_requested and (
-            authorizer is None
+            rights is None
             or token.is_owner_or_renewer(requester)
-            or _may_describe(authorizer, context, ResourceType.DELEGATION_TOKEN, Operation.DESCRIBE, token.token_id)
-            or _may_describe(authorizer, context, ResourceType.USER, Operation.DESCRIBE_TOKENS, token.owner)
+            or rights.allows(ResourceType.DELEGATION_TOKEN, token.token_id, audits_denial=False)
+            or rights.allows(ResourceType.USER, token.owner, audits_denial=False)
         ):
             described.append((token, tokens.cache.compute_hmac(token.token_id)))
     return DescribeDelegationTokenResponse(tokens=rows(_make_described, described))
-
-
-def _may_describe(
-    authorizer: "Authorizer", context: "RequestContext", kind: ResourceType, operation: Operation, name: str
-) -> bool:
-    return authorizer.allows(context, operation, kind, name, audits_denial=False)
 
 
 def _make_described(

@@ -20,11 +20,20 @@ from odradek.protocol.messages.expire_delegation_token import ExpireDelegationTo
 from odradek.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.tests.test_delegation_tokens import Member
+from odradek.server.apis import APIS
+from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.handlers import delegation_tokens as handlers
 from odradek.server.request import RequestContext
 from odradek.server.security.authorization.operations import Operation, ResourceType
 from odradek.server.security.principal import ANONYMOUS, USER_TYPE, Principal
 from odradek.server.work.slices import Slices
+
+API_OF_HANDLER = {
+    handlers.create_delegation_token: APIS[38],
+    handlers.renew_delegation_token: APIS[39],
+    handlers.expire_delegation_token: APIS[40],
+    handlers.describe_delegation_token: APIS[41],
+}
 
 Rights = set[tuple[Operation, ResourceType, str]]
 
@@ -43,12 +52,14 @@ class Fixture:
     def __init__(self) -> None:
         self.member = Member(MemoryMetadataServer(lambda: 1_000_000), [1_000_000])
         clock = Clock()
-        self.services: Any = SimpleNamespace(
-            authorizer=None, tokens=self.member.changes, slices=Slices(clock, clock.seconds, 1.0)
-        )
+        self.authorizer: Any = None
+        self.services: Any = SimpleNamespace(tokens=self.member.changes, slices=Slices(clock, clock.seconds, 1.0))
         self.context = RequestContext("127.0.0.1", "SASL", "SASL_SSL", Principal(USER_TYPE, "alice"))
 
     def call(self, handler: Any, request: Any) -> Any:
+        self.context.rights = None
+        if self.authorizer is not None:
+            handler = AuthorizationStage(self.authorizer)(API_OF_HANDLER[handler], 3, handler)
         reply = handler(self.services, self.context, request)
         if not isinstance(reply, Deferred):
             return reply
@@ -129,12 +140,12 @@ def test_a_client_with_a_certificate_may_create_tokens(fixture: Fixture) -> None
 
 
 def test_tokens_of_others_need_a_right(fixture: Fixture) -> None:
-    fixture.services.authorizer = Authorizer(set())
+    fixture.authorizer = Authorizer(set())
     response = fixture.create(owner=("User", "bob"), renewer=("Group", "g"))
     assert response.error_code == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
     assert fixture.create().error_code == ErrorCode.NONE
     assert fixture.create(owner=("User", "alice")).error_code == ErrorCode.NONE
-    fixture.services.authorizer.rights.add((Operation.CREATE_TOKENS, ResourceType.USER, "User:bob"))
+    fixture.authorizer.rights.add((Operation.CREATE_TOKENS, ResourceType.USER, "User:bob"))
     response = fixture.create(owner=("User", "bob"))
     assert (response.error_code, response.principal_name) == (ErrorCode.NONE, "bob")
     assert response.token_requester_principal_name == "alice"
@@ -182,7 +193,7 @@ def test_renew_and_expire(fixture: Fixture) -> None:
 
 
 def test_describe_returns_what_the_requester_may_see(fixture: Fixture) -> None:
-    authorizer = fixture.services.authorizer = Authorizer(set())
+    authorizer = fixture.authorizer = Authorizer(set())
     member = fixture.member
     own = member.create("User:alice", "User:alice").token_id
     renewed = member.create("User:bob", "User:bob", ["User:alice"]).token_id
@@ -197,5 +208,5 @@ def test_describe_returns_what_the_requester_may_see(fixture: Fixture) -> None:
     authorizer.rights.add((Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, hidden))
     assert fixture.describe() == [own, renewed, other, hidden]
     assert fixture.describe("dave") == []
-    fixture.services.authorizer = None
+    fixture.authorizer = None
     assert fixture.describe() == [own, renewed, other, hidden]
