@@ -36,6 +36,7 @@ FEATURES = frozenset(
 )
 ASSIGNORS = {"range": "range", "roundrobin": "roundrobin", "cooperative": "cooperative-sticky"}
 TIMEOUT_S = 20
+LOADING = confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @contextmanager
@@ -205,10 +206,21 @@ class Consumer(common.Consumer):
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         wanted = [TopicPartition(*p, offset, text) for p, (offset, text) in offsets.items()]
-        with _translate_errors():
-            for answer in self._consumer.commit(offsets=wanted, asynchronous=False):
-                if answer.error:
-                    raise ClientError(answer.error.code(), answer.error)
+        give_up_at = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                with _translate_errors():
+                    answers = self._consumer.commit(offsets=wanted, asynchronous=False)
+                break
+            except ClientError as error:
+                # Java's consumer repeats this until its timeout, librdkafka only for a moment: a new
+                # __consumer_offsets of Apache Kafka takes longer on a busy machine.
+                if error.code != LOADING or time.monotonic() > give_up_at:
+                    raise
+            time.sleep(0.05)
+        for answer in answers:
+            if answer.error:
+                raise ClientError(answer.error.code(), answer.error)
 
     def committed(self, partition: Partition) -> int | None:
         with _translate_errors():
