@@ -7,8 +7,8 @@ import pytest
 
 from odradek.properties import PropertyError
 from odradek.server.config import parse_config
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key
 from odradek.server.security.sasl.settings import make_client_settings
-from odradek.server.security.sasl.tests.token_issuer import make_jwk, make_key_set, private_key
 
 LISTENER = {"listeners": "SASL_PLAINTEXT://:9092", "security.inter.broker.protocol": "SASL_PLAINTEXT"}
 OAUTH = {**LISTENER, "sasl.enabled.mechanisms": "OAUTHBEARER"}
@@ -113,6 +113,6 @@ def test_contradictions_of_gssapi(tmp_path: Path) -> None:
 
 def test_gssapi_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    monkeypatch.delitem(sys.modules, "odradek.server.security.sasl.gssapi", raising=False)
+    monkeypatch.delitem(sys.modules, "odradek.server.security.sasl.kerberos.acceptor", raising=False)
     with pytest.raises(PropertyError, match=r"GSSAPI .*pip install 'odradek\[gssapi\]'"):
         parse_config(LISTENER)

@@ -10,11 +10,7 @@
 - `scram_credentials`: credentials in the metadata store, from which no password can be derived
 - `token_credentials`: credentials of delegation tokens
 - `scram_users`: description and changes of users
-- `jwks`: the keys of an issuer of tokens
-- `key_refresh`: keys that are read again
-- `jwt_validator`: validation of access tokens
-- `oauthbearer`: OAUTHBEARER
-- `kerberos_names`: principals and the rules for their short names
-- `gssapi`: GSSAPI
+- `oauthbearer`: OAUTHBEARER, the package
+- `kerberos`: GSSAPI, the package
 - `client`: the mechanisms on the side of a broker that connects to another
 """

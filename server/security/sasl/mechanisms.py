@@ -114,9 +114,9 @@ def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
 
 
 def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
-    from odradek.server.security.sasl.jwt_validator import JwtValidator, ValidatorSettings
-    from odradek.server.security.sasl.key_refresh import RefreshedKeys, RefreshSettings
-    from odradek.server.security.sasl.oauthbearer import OAuthBearerExchange
+    from odradek.server.security.sasl.oauthbearer.exchange import OAuthBearerExchange
+    from odradek.server.security.sasl.oauthbearer.jwt_validator import JwtValidator, ValidatorSettings
+    from odradek.server.security.sasl.oauthbearer.key_refresh import RefreshedKeys, RefreshSettings
 
     find = settings.find
     read = _make_key_reader(settings, parts.monotonic)
@@ -150,8 +150,8 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
 
 def _make_key_reader(settings: MechanismSettings, monotonic: Callable[[], float]) -> Callable[[], bytes]:
     """Return the function that reads the issuer's keys. Keys in a file are checked. Raises PropertyError."""
-    from odradek.server.security.sasl.jwks import parse_key_set
-    from odradek.server.security.sasl.key_refresh import FILE_SCHEME, describe_url, make_reader
+    from odradek.server.security.sasl.oauthbearer.jwks import parse_key_set
+    from odradek.server.security.sasl.oauthbearer.key_refresh import FILE_SCHEME, describe_url, make_reader
 
     name = "sasl.oauthbearer.jwks.endpoint.url"
     url = settings.find(name)
@@ -187,10 +187,10 @@ def _make_issuer_context(settings: MechanismSettings) -> "SSLContext | None":
 
 def _make_gssapi(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
     try:
-        from odradek.server.security.sasl.gssapi import KerberosAcceptor, KerberosError, KerberosSettings
+        from odradek.server.security.sasl.kerberos.acceptor import KerberosAcceptor, KerberosError, KerberosSettings
     except ImportError as error:
         raise settings.error("sasl.enabled.mechanisms", settings.mechanism, str(error)) from None
-    from odradek.server.security.sasl.kerberos_names import KerberosRuleError, parse_rule
+    from odradek.server.security.sasl.kerberos.names import KerberosRuleError, parse_rule
 
     options = settings.require_jaas("principal").options
     service, own_service = settings.find("sasl.kerberos.service.name"), options.get("serviceName")

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from jwt.algorithms import get_default_algorithms
 
 from odradek.properties import INT64_MAX
-from odradek.server.security.sasl.jwks import PublicKey
+from odradek.server.security.sasl.oauthbearer.jwks import PublicKey
 
 MAX_TOKEN_BYTES: Final = 32_768
 """Length above which a token is refused."""

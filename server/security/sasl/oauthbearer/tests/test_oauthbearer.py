@@ -2,9 +2,9 @@
 
 import pytest
 
-from odradek.server.security.sasl.jwt_validator import Claims, TokenError
 from odradek.server.security.sasl.mechanism import SaslError
-from odradek.server.security.sasl.oauthbearer import INVALID_TOKEN, OAuthBearerExchange, parse_initial_response
+from odradek.server.security.sasl.oauthbearer.exchange import INVALID_TOKEN, OAuthBearerExchange, parse_initial_response
+from odradek.server.security.sasl.oauthbearer.jwt_validator import Claims, TokenError
 
 
 def make_exchange() -> OAuthBearerExchange:

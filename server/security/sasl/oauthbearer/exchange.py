@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import shorten
-from odradek.server.security.sasl.jwt_validator import MAX_TOKEN_BYTES, Claims, TokenError
 from odradek.server.security.sasl.mechanism import Authenticated, SaslError
+from odradek.server.security.sasl.oauthbearer.jwt_validator import MAX_TOKEN_BYTES, Claims, TokenError
 
 logger = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from odradek.server.security.sasl.jwks import KeySet, KeySetError, PublicKey, parse_key_set
 from odradek.server.security.sasl.mechanism import CallLater, Timer
+from odradek.server.security.sasl.oauthbearer.jwks import KeySet, KeySetError, PublicKey, parse_key_set
 
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from odradek.log.background.tasks import Done, run_inline
-from odradek.server.security.sasl.key_refresh import (
+from odradek.server.security.sasl.oauthbearer.key_refresh import (
     MAX_KEY_SET_BYTES,
     UNKNOWN_KEY_INTERVAL_S,
     RefreshedKeys,
@@ -17,7 +17,7 @@ from odradek.server.security.sasl.key_refresh import (
     describe_url,
     make_reader,
 )
-from odradek.server.security.sasl.tests.token_issuer import make_jwk, make_key_set, private_key
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key
 
 
 def make_set(*key_ids: str) -> bytes:

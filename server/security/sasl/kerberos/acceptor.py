@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import Enum, unique
 from typing import Final, NamedTuple
 
-from odradek.server.security.sasl.kerberos_names import KerberosNameError, ShortNamer, ShortNameRule
+from odradek.server.security.sasl.kerberos.names import KerberosNameError, ShortNamer, ShortNameRule
 from odradek.server.security.sasl.mechanism import Authenticated, SaslError
 
 try:
