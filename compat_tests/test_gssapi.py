@@ -163,7 +163,7 @@ def test_a_ticket_for_another_service_is_refused(realm):
 
 @pytest.mark.usefixtures("as_client")
 def test_an_unusable_keytab_is_reported(realm, tmp_path):
-    from odradek.server.security.sasl.kerberos.acceptor import KerberosError
+    from odradek.server.security.sasl.kerberos.keytab import KerberosError
 
     empty = tmp_path / "empty"
     empty.touch()

@@ -113,6 +113,7 @@ def test_contradictions_of_gssapi(tmp_path: Path) -> None:
 
 def test_gssapi_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gssapi", None)
-    monkeypatch.delitem(sys.modules, "odradek.server.security.sasl.kerberos.acceptor", raising=False)
+    for name in ("library", "acceptor"):
+        monkeypatch.delitem(sys.modules, f"odradek.server.security.sasl.kerberos.{name}", raising=False)
     with pytest.raises(PropertyError, match=r"GSSAPI .*pip install 'odradek\[gssapi\]'"):
         parse_config(LISTENER)

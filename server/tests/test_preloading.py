@@ -26,6 +26,7 @@ AT_START = {
     "server/cluster_tools/command_config.py",
     "server/cluster_tools/wire_client.py",
     "server/security/sasl/mechanisms.py",
+    "server/security/sasl/oauthbearer/issuer_context.py",
     "server/store_tools/acls.py",
     "server/store_tools/store.py",
     "server/store_tools/users.py",

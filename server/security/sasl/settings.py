@@ -3,7 +3,7 @@
 Sources: Kafka's documentation, "Security Configs"; KIP-85 (sasl.jaas.config), KIP-103 (listener prefixes).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,6 +35,11 @@ class MechanismSettings(NamedTuple):
     max_reauth_ms: int
     find: Callable[[str], Any]
     find_name: Callable[[str], str]
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options of the login module; none if it is not set."""
+        return {} if self.jaas is None else self.jaas.options
 
     def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
         """Return the error of one of MECHANISM_PROPERTIES."""
