@@ -25,6 +25,7 @@ AT_START = {
     "server/cluster_tools/cli.py",
     "server/cluster_tools/command_config.py",
     "server/cluster_tools/wire_client.py",
+    "server/security/sasl/inter_broker.py",
     "server/security/sasl/mechanisms.py",
     "server/security/sasl/oauthbearer/issuer_context.py",
     "server/store_tools/acls.py",

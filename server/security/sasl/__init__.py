@@ -12,5 +12,6 @@
 - `scram_users`: description and changes of users
 - `oauthbearer`: OAUTHBEARER, the package
 - `kerberos`: GSSAPI, the package
-- `client`: the mechanisms on the side of a broker that connects to another
+- `client`: PLAIN and SCRAM on the side of a broker that connects to another
+- `inter_broker`: the mechanism between brokers
 """
