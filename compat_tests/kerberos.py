@@ -92,6 +92,18 @@ class Kdc:
             self._run(_ADMIN, "-r", REALM, "ktadd", "-k", str(path), f"{principal}@{REALM}")
         return path
 
+    def change_key(self, principal: str) -> None:
+        """Give a principal another random key, so that its keytabs are not valid any more."""
+        self._run(_ADMIN, "-r", REALM, "cpw", "-randkey", f"{principal}@{REALM}")
+
+    def append_key(self, keytab: Path, principal: str) -> None:
+        """Append a new key of a principal to a keytab."""
+        self._run(_ADMIN, "-r", REALM, "ktadd", "-k", str(keytab), f"{principal}@{REALM}")
+
+    def copy_keytab(self, keytab: Path, name: str) -> Path:
+        """Return a copy of a keytab."""
+        return Path(shutil.copy(keytab, self._directory / f"{name}.keytab"))
+
     def environment_of(self, keytab: Path) -> dict[str, str]:
         """Return variables of a process whose default client keytab is `keytab`, with an own cache of tickets."""
         return {

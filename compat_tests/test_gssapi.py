@@ -13,7 +13,7 @@ from compat_tests import kerberos
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import QUICK_JVM
 from compat_tests.kerberos import REALM, Kdc
-from odradek.server.security.sasl.kerberos_names import parse_rule
+from odradek.server.security.sasl.kerberos.names import parse_rule
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.testing import OdradekBroker
 
@@ -55,7 +55,7 @@ def as_client(realm: Realm) -> Iterator[None]:
 
 
 def make_acceptor(realm: Realm, *, principal: str = SERVICE, keytab: Path | None = None, rule: str = "DEFAULT") -> Any:
-    from odradek.server.security.sasl.gssapi import KerberosAcceptor, KerberosSettings
+    from odradek.server.security.sasl.kerberos.acceptor import KerberosAcceptor, KerberosSettings
 
     path = str(realm.broker_keytab if keytab is None else keytab)
     return KerberosAcceptor(KerberosSettings(principal, path, (parse_rule(rule),)))
@@ -163,7 +163,7 @@ def test_a_ticket_for_another_service_is_refused(realm):
 
 @pytest.mark.usefixtures("as_client")
 def test_an_unusable_keytab_is_reported(realm, tmp_path):
-    from odradek.server.security.sasl.gssapi import KerberosError
+    from odradek.server.security.sasl.kerberos.keytab import KerberosError
 
     empty = tmp_path / "empty"
     empty.touch()

@@ -4,7 +4,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -36,6 +36,17 @@ from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, Scr
 pytestmark = [pytest.mark.side_by_side, pytest.mark.process]
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that does not wait."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it waits")
+
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 ALICE, BOB = b"\0alice\0alice-secret", b"\0bob\0bob-secret"
@@ -137,15 +148,12 @@ class Client:
 
         exchange = ScramClientExchange(mechanism, "carol", "a-nonce", salt_password)
         assert self.handshake(mechanism.name)[0] == 0
-        first = self.authenticate(exchange.begin())
+        first = self.authenticate(run(exchange.begin()))
         if first.code:
             return first
-        answering = exchange.answer(first.token)
-        try:
-            answering.send(None)
-        except StopIteration as stop:
-            return self.authenticate(change(stop.value))
-        raise AssertionError("the exchange does not wait")
+        final = run(exchange.answer(first.token))
+        assert final is not None
+        return self.authenticate(change(final))
 
     @property
     def is_served(self) -> bool:

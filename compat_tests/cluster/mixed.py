@@ -39,6 +39,7 @@ class MixedCluster:
 
     properties: of all brokers, in addition to PROPERTIES
     protocol: security protocol of the listener
+    host: its host name
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class MixedCluster:
         directory: Path,
         properties: Mapping[str, str] | None = None,
         protocol: str = "PLAINTEXT",
+        host: str = "127.0.0.1",
     ) -> None:
+        self._host = host
         self.directory = directory
         self.zookeeper = ZooKeeperEnsemble(1, directory=directory / "zookeeper")
         self.kinds = dict(kinds)
@@ -59,7 +62,7 @@ class MixedCluster:
     @property
     def bootstrap_servers(self) -> str:
         """`host:port` of all brokers, separated by commas."""
-        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        return ",".join(f"{self._host}:{port}" for port in self._ports.values())
 
     def port(self, number: int) -> int:
         """Return the port of a broker."""
@@ -76,7 +79,7 @@ class MixedCluster:
 
     def _make(self, number: int) -> OdradekBroker | ZooKeeperModeBroker:
         directory = self.directory / f"broker-{number}"
-        properties = {**self._properties, "listeners": f"{self._protocol}://127.0.0.1:{self._ports[number]}"}
+        properties = {**self._properties, "listeners": f"{self._protocol}://{self._host}:{self._ports[number]}"}
         if self.kinds[number] == KAFKA:
             quick = {**properties, "controlled.shutdown.retry.backoff.ms": "500"}
             return ZooKeeperModeBroker(number, self.zookeeper.connect, directory, quick)

@@ -6,6 +6,7 @@ here, because the other broker may have processed it. If no connection can be es
 fail, because each would only wait for the same result.
 """
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from odradek.server.work.clock import Clock
 from odradek.server.work.reused_timer import ReusedTimer
 from odradek.server.work.slices import Slices
 from odradek.server.work.waits import Wait
+
+logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response", bound=Message)
 
@@ -123,6 +126,8 @@ class TcpBrokerChannel:
         self._queue: deque[QueuedRequest] = deque()
         self._is_running = False
         self._closed_why = ""
+        # Why the last authentication failed.
+        self._refusal = ""
         self._connection: BrokerConnection | None = None
         self._attempt: ConnectionAttempt | None = None
         self._pause: Deferred[None] | None = None
@@ -254,11 +259,15 @@ class TcpBrokerChannel:
             return await self._ask(connection, request, response_type, version)
 
         try:
-            lifetime_ms = await self._authenticate(ask)
+            lifetime_ms = await self._authenticate(ask, self._host)
         except SaslError as error:
             why = f"authentication by {self._name} failed: {error}"
-            connection.refuse(why)
+            # Once until the reason changes, because each attempt to connect would repeat it.
+            logger.log(logging.DEBUG if why == self._refusal else logging.WARNING, "%s; retrying", why)
+            self._refusal = why
+            connection.close(why)
             raise BrokerUnavailableError(why) from error
+        self._refusal = ""
         connection.authenticate_s = began_s + lifetime_ms / 1000 * REAUTHENTICATE_AT if lifetime_ms else math.inf
 
     async def _negotiate(self, connection: BrokerConnection, request: Message) -> int:

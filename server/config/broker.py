@@ -24,6 +24,7 @@ from odradek.server.config.passwords import PasswordProperties
 from odradek.server.config.sasl import (
     KERBEROS_PROPERTIES,
     LOGIN_MODULES,
+    LOGIN_PROPERTIES,
     MECHANISM_PROPERTIES,
     OAUTH_PROPERTIES,
     SaslProperties,
@@ -43,6 +44,7 @@ LISTENER_PROPERTIES = (
     "sasl.enabled.mechanisms",
     "sasl.server.max.receive.size",
     *KERBEROS_PROPERTIES,
+    *LOGIN_PROPERTIES,
     *OAUTH_PROPERTIES,
 )
 """Properties that can be set per listener, as `listener.name.<listener>.<property>`."""

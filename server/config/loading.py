@@ -198,14 +198,15 @@ def _find_sasl_errors(config: BrokerConfig) -> Iterator[PropertyError]:
     if not with_sasl:
         return
     # Imported here because most brokers need neither.
+    from odradek.server.security.sasl.inter_broker import check_inter_broker_login
     from odradek.server.security.sasl.mechanisms import check_mechanisms
-    from odradek.server.security.sasl.settings import make_client_settings, make_sasl_settings
+    from odradek.server.security.sasl.settings import make_sasl_settings
 
     for listener in with_sasl:
         try:
             check_mechanisms(make_sasl_settings(config, listener.name))
             if config.zookeeper_connect and listener.name == config.inter_broker_name:
-                make_client_settings(config)
+                check_inter_broker_login(config)
         except PropertyError as error:
             yield error
 

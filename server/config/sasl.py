@@ -2,7 +2,18 @@
 
 from typing import Final
 
-from odradek.properties import PropertySet, class_name, integer, long, password, string, string_list
+from odradek.properties import (
+    PropertySet,
+    boolean,
+    class_name,
+    double,
+    integer,
+    long,
+    password,
+    short,
+    string,
+    string_list,
+)
 
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 """Security protocols with SASL."""
@@ -24,16 +35,44 @@ CALLBACK_HANDLERS: Final = {
 }
 """Kafka's classes that do what this broker does anyway. Kafka's default for OAUTHBEARER accepts unsigned tokens."""
 
+_OAUTH_CLASSES: Final = "org.apache.kafka.common.security.oauthbearer"
+
+TOKEN_HANDLERS: Final = (
+    f"{_OAUTH_CLASSES}.OAuthBearerLoginCallbackHandler",
+    f"{_OAUTH_CLASSES}.secured.OAuthBearerLoginCallbackHandler",
+)
+"""Kafka's classes that obtain a token of sasl.oauthbearer.token.endpoint.url."""
+
+UNSECURED_HANDLERS: Final = (f"{_OAUTH_CLASSES}.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler",)
+"""Kafka's class that makes unsigned tokens."""
+
+LOGIN_CALLBACK_HANDLERS: Final = {"OAUTHBEARER": TOKEN_HANDLERS + UNSECURED_HANDLERS}
+"""Kafka's classes of the login of a broker at others."""
+
+LOGIN_PROPERTIES: Final = (
+    "sasl.login.callback.handler.class",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
+)
+
 OAUTH_PROPERTIES: Final = (
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.expected.audience",
     "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.header.urlencode",
     "sasl.oauthbearer.jwks.endpoint.refresh.ms",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
     "sasl.oauthbearer.jwks.endpoint.url",
     "sasl.oauthbearer.scope.claim.name",
     "sasl.oauthbearer.sub.claim.name",
+    "sasl.oauthbearer.token.endpoint.url",
 )
 
 KERBEROS_PROPERTIES: Final = (
@@ -45,6 +84,7 @@ MECHANISM_PROPERTIES: Final = (
     "connections.max.reauth.ms",
     "sasl.jaas.config",
     "sasl.server.callback.handler.class",
+    *LOGIN_PROPERTIES,
     *OAUTH_PROPERTIES,
     *KERBEROS_PROPERTIES,
 )
@@ -63,8 +103,8 @@ class SaslProperties(PropertySet):
     )
     sasl_jaas_config = password(
         "sasl.jaas.config",
-        doc="Login module with its options, as in Java: the users of PLAIN as user_<name>, username and password with "
-        "which the broker connects to others. Its name must have the prefix of a listener and a mechanism: "
+        doc="Login module with its options, as in Java: the users of PLAIN as user_<name>, and the "
+        "login of the broker itself at others. Its name must have the prefix of a listener and a mechanism: "
         "listener.name.<listener>.<mechanism>.sasl.jaas.config.",
     )
     sasl_mechanism_inter_broker_protocol = string(
@@ -141,10 +181,80 @@ class SaslProperties(PropertySet):
         may_be_empty=False,
         doc="Name of the claim with the user name.",
     )
+    sasl_oauthbearer_token_endpoint_url = string(
+        "sasl.oauthbearer.token.endpoint.url",
+        None,
+        doc="URL (http, https) at which the broker requests tokens for connections to others, with the options "
+        "clientId, clientSecret and scope of the login module, or of a file with a token (KIP-768).",
+    )
+    sasl_oauthbearer_header_urlencode = boolean(
+        "sasl.oauthbearer.header.urlencode",
+        False,
+        doc="Encode clientId and clientSecret in the header of this request, as RFC 6749 requires.",
+    )
+    sasl_login_callback_handler_class = class_name(
+        "sasl.login.callback.handler.class",
+        None,
+        doc="Java class of the broker's login at others, which cannot be loaded: it must not be set, except for "
+        "OAUTHBEARER to Kafka's OAuthBearerLoginCallbackHandler or OAuthBearerUnsecuredLoginCallbackHandler.",
+    )
+    sasl_login_connect_timeout_ms = integer(
+        "sasl.login.connect.timeout.ms",
+        None,
+        minimum=1,
+        doc="Time for a connection to the issuer of the broker's tokens; 10 seconds if it is not set.",
+    )
+    sasl_login_read_timeout_ms = integer(
+        "sasl.login.read.timeout.ms",
+        None,
+        minimum=1,
+        doc="Time for a response of the issuer; 10 seconds if it is not set.",
+    )
+    sasl_login_retry_backoff_ms = long(
+        "sasl.login.retry.backoff.ms",
+        100,
+        minimum=0,
+        doc="Time after a failed login with OAUTHBEARER or GSSAPI until the next one; it doubles with each failure.",
+    )
+    sasl_login_retry_backoff_max_ms = long(
+        "sasl.login.retry.backoff.max.ms",
+        10_000,
+        minimum=0,
+        doc="Maximum of this time, which applies at once if the issuer refuses the request.",
+    )
+    sasl_login_refresh_window_factor = double(
+        "sasl.login.refresh.window.factor",
+        0.8,
+        minimum=0.5,
+        maximum=1.0,
+        doc="Part of a token's lifetime after which the broker obtains the next one.",
+    )
+    sasl_login_refresh_window_jitter = double(
+        "sasl.login.refresh.window.jitter",
+        0.05,
+        minimum=0.0,
+        maximum=0.25,
+        doc="Maximum of a random number that is added to this part.",
+    )
+    sasl_login_refresh_min_period_seconds = short(
+        "sasl.login.refresh.min.period.seconds",
+        60,
+        minimum=0,
+        maximum=900,
+        doc="Least time between two requests of a token. It and the buffer do not apply to shorter lifetimes.",
+    )
+    sasl_login_refresh_buffer_seconds = short(
+        "sasl.login.refresh.buffer.seconds",
+        300,
+        minimum=0,
+        maximum=3600,
+        doc="Least time before a token expires in which the next one is requested.",
+    )
     sasl_kerberos_service_name = string(
         "sasl.kerberos.service.name",
         None,
-        doc="Service name of the brokers; it must not contradict the option serviceName of the login module of GSSAPI.",
+        doc="Service name of the brokers, which GSSAPI between brokers requires; it must not contradict the option "
+        "serviceName of the login module.",
     )
     sasl_kerberos_principal_to_local_rules = string_list(
         "sasl.kerberos.principal.to.local.rules",

@@ -67,7 +67,6 @@ from odradek.server.membership.clients import ClientMetadata
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
-from odradek.server.security.sasl.mechanism import Authenticate
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.store_location import open_zookeeper_store
@@ -78,6 +77,7 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
+    from odradek.server.security.sasl.inter_broker import InterBrokerLogin
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
@@ -112,6 +112,7 @@ class ClusterMembership:
         self.metadata_wait = MetadataWait(metadata, pacing, self._delay)
         self.first_metadata = FirstMetadata(metadata, environment.reactor, pacing)
         self._tls_context: ReloadedContext | None = None
+        self._login = self._make_login()
         self._channels = self._make_channels()
         self._control: BrokerControl | None = None
         self._replicas: ReplicaManager | None = None
@@ -157,24 +158,24 @@ class ClusterMembership:
                 config.socket_connection_setup_timeout_ms, config.socket_connection_setup_timeout_max_ms
             ),
             security_protocol=config.inter_broker_protocol,
-            authenticate=self._make_authenticate(),
+            authenticate=None if self._login is None else self._login.authenticate,
         )
 
-    def _make_authenticate(self) -> Authenticate | None:
-        """Return the function that authenticates this broker at others; None if their listener has no SASL."""
+    def _make_login(self) -> "InterBrokerLogin | None":
+        """Return the login of this broker at others; None if their listener has no SASL."""
         config, environment = self._config, self._environment
         if config.inter_broker_protocol not in SASL_PROTOCOLS:
             return None
-        from odradek.server.security.sasl.client import SaslClient
-        from odradek.server.security.sasl.settings import make_client_settings
+        from odradek.server.security.sasl.inter_broker import InterBrokerParts, make_inter_broker_login
 
-        def run_in_thread(work: Callable[[], None]) -> Deferred[None]:
-            done: Deferred[None] = Deferred()
-            environment.run_in_thread(work, lambda error: done.errback(error) if error else done.callback(None))
-            return done
-
-        settings = make_client_settings(config)
-        return SaslClient(settings, environment.random_source.getrandbits, run_in_thread).authenticate
+        parts = InterBrokerParts(
+            environment.random_source,
+            environment.now_ms,
+            environment.monotonic,
+            environment.reactor.callLater,
+            environment.run_in_thread,
+        )
+        return make_inter_broker_login(config, parts)
 
     def _make_connect(self) -> Connect:
         """Return the function that connects to other brokers, with TLS if their listener has it."""
@@ -259,6 +260,8 @@ class ClusterMembership:
         """
         config, environment = self._config, self._environment
         store = await open_zookeeper_store(environment, config)
+        if self._login is not None:
+            self._login.start()
         try:
             cluster_id = await lay_out_store(environment, self._directories, store)
             propagation = Propagation(
@@ -542,6 +545,8 @@ class ClusterMembership:
         self.first_metadata.stop()
         self._isr_changes.stop()
         self._peers.close()
+        if self._login is not None:
+            self._login.stop()
         self.controller_requests.close()
         self._marker_channels.close()
         self._verification_channels.close()

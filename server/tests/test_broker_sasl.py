@@ -16,6 +16,7 @@ from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, mak
 from odradek.server.security.sasl.settings import ClientSettings
 from odradek.server.tests.test_broker_channel import Caller
 
+HINT = "; check the JAAS line"
 TOKEN = b"\0broker\0secret"
 
 
@@ -33,7 +34,7 @@ class Threads:
 
 def make_caller(mechanism: str = "PLAIN", threads: Threads | None = None) -> Caller:
     client = SaslClient(
-        ClientSettings(mechanism, "broker", "secret"), lambda bits: 12345, (threads or Threads()).run
+        ClientSettings(mechanism, "broker", "secret"), lambda bits: 12345, (threads or Threads()).run, HINT
     )
     return Caller(authenticate=client.authenticate)
 
@@ -81,7 +82,7 @@ def test_a_session_is_renewed_before_a_request_that_it_may_not_survive() -> None
 @pytest.mark.parametrize(
     ("response", "text"),
     [
-        (SaslAuthenticateResponse(error_code=58, error_message="x"), "SASL_AUTHENTICATION_FAILED: x"),
+        (SaslAuthenticateResponse(error_code=58, error_message="x"), f"SASL_AUTHENTICATION_FAILED: x{HINT}"),
         (SaslAuthenticateResponse(error_code=34, error_message=None), "ILLEGAL_SASL_STATE"),
     ],
 )
@@ -102,6 +103,22 @@ def test_a_mechanism_that_the_other_broker_lacks() -> None:
     caller.send("a")
     caller.network.accept().answer(SaslHandshakeResponse(error_code=33, mechanisms=["X", "Y"]))
     assert "UNSUPPORTED_SASL_MECHANISM; enabled: X, Y" in caller.failed("a")
+
+
+def test_equal_failures_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+    caller = make_caller()
+    for number, code in enumerate([58, 58, 58, 34, 0, 34]):
+        caller.send(str(number))
+        while len(caller.network.links) == number:
+            caller.clock.advance(0.05)
+        link = caller.network.accept()
+        link.answer(SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        link.answer(SaslAuthenticateResponse(error_code=code))
+        if not code:
+            link.answer(HeartbeatResponse())
+            link.lose()
+    names = [record.getMessage().split(" failed: ")[1].split(":")[0] for record in caplog.records]
+    assert names == ["SASL_AUTHENTICATION_FAILED", "ILLEGAL_SASL_STATE", "ILLEGAL_SASL_STATE"]
 
 
 def test_the_pauses_after_failed_authentications_grow() -> None:

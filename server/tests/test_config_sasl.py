@@ -4,7 +4,12 @@ import pytest
 
 from odradek.properties import PropertyError
 from odradek.server.config import BrokerConfig, parse_config
-from odradek.server.security.sasl.settings import SaslSettings, make_client_settings, make_sasl_settings
+from odradek.server.security.sasl.settings import (
+    SaslSettings,
+    make_client_settings,
+    make_inter_broker_settings,
+    make_sasl_settings,
+)
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -106,13 +111,14 @@ def test_a_login_module_without_a_mechanism_is_ignored_with_a_warning(name: str)
 
 def test_no_secret_is_shown() -> None:
     config = parse_config({**BASE, "sasl.mechanism.inter.broker.protocol": "PLAIN"}).config
-    for shown in (config, make_sasl_settings(config, "SASL_PLAINTEXT"), make_client_settings(config)):
+    credentials = make_client_settings(make_inter_broker_settings(config))
+    for shown in (config, make_sasl_settings(config, "SASL_PLAINTEXT"), credentials):
         assert "secret" not in repr(shown)
 
 
 def test_credentials_between_brokers() -> None:
     config = parse_config({**BASE, "sasl.mechanism.inter.broker.protocol": "PLAIN"}).config
-    assert make_client_settings(config) == ("PLAIN", "broker", "broker-secret")
+    assert make_client_settings(make_inter_broker_settings(config)) == ("PLAIN", "broker", "broker-secret")
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ class Exchange:
         self.change = change
 
     def run(self) -> None:
-        token = self.client.begin()
+        token = run(self.client.begin())
         while token is not None:
             token = run(self.client.answer(self.server.evaluate(self.change(token))))
 
@@ -108,7 +108,7 @@ def test_the_example_of_rfc_7677() -> None:
 @pytest.mark.parametrize(("user", "password"), [("alice", "wrong"), ("nobody", "secret")])
 def test_an_unknown_user_fails_like_a_wrong_password(mechanism: ScramMechanism, user: str, password: str) -> None:
     exchange = Exchange(mechanism, user, password)
-    first = exchange.server.evaluate(exchange.client.begin())
+    first = exchange.server.evaluate(run(exchange.client.begin()))
     final = run(exchange.client.answer(first))
     with pytest.raises(SaslError) as caught:
         exchange.server.evaluate(final)

@@ -10,11 +10,8 @@
 - `scram_credentials`: credentials in the metadata store, from which no password can be derived
 - `token_credentials`: credentials of delegation tokens
 - `scram_users`: description and changes of users
-- `jwks`: the keys of an issuer of tokens
-- `key_refresh`: keys that are read again
-- `jwt_validator`: validation of access tokens
-- `oauthbearer`: OAUTHBEARER
-- `kerberos_names`: principals and the rules for their short names
-- `gssapi`: GSSAPI
-- `client`: the mechanisms on the side of a broker that connects to another
+- `oauthbearer`: OAUTHBEARER, the package
+- `kerberos`: GSSAPI, the package
+- `client`: PLAIN and SCRAM on the side of a broker that connects to another
+- `inter_broker`: the mechanism between brokers
 """

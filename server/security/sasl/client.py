@@ -38,26 +38,30 @@ SaltPassword = Callable[[ScramMechanism, bytes, int], Awaitable[bytes]]
 class ClientExchange(Protocol):
     """One authentication at another broker."""
 
-    def begin(self) -> bytes:
-        """Return the first token."""
+    async def begin(self) -> bytes:
+        """Return the first token. Raises SaslError."""
 
     async def answer(self, token: bytes) -> bytes | None:
         """Return the next token; None if the exchange is complete. Raises SaslError."""
 
 
-async def authenticate(ask: Ask, mechanism: str, exchange: ClientExchange) -> int:
-    """Authenticate this broker; return the session's lifetime in ms, 0 without an end. Raises SaslError."""
+async def authenticate(ask: Ask, mechanism: str, exchange: ClientExchange, hint: str = "") -> int:
+    """Authenticate this broker; return the session's lifetime in ms, 0 without an end. Raises SaslError.
+
+    hint: what to do if the other broker refuses the credentials, at the end of the message
+    """
+    # Before the handshake: if this broker has no credential, no request is sent.
+    token: bytes | None = await exchange.begin()
     offered = await ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse, _HANDSHAKE_VERSION)
     if offered.error_code:
         name = read_error_code(offered.error_code).name
         raise SaslError(f"SaslHandshake with {mechanism} returns {name}; enabled: {', '.join(offered.mechanisms)}")
-    token: bytes | None = exchange.begin()
     lifetime_ms = 0
     while token is not None:
         request = SaslAuthenticateRequest(auth_bytes=token)
         answer = await ask(request, SaslAuthenticateResponse, _AUTHENTICATE_VERSION)
         if answer.error_code:
-            raise SaslError(f"{read_error_code(answer.error_code).name}: {answer.error_message}")
+            raise SaslError(f"{read_error_code(answer.error_code).name}: {answer.error_message}{hint}")
         lifetime_ms = answer.session_lifetime_ms
         token = await exchange.answer(bytes(answer.auth_bytes))
     return lifetime_ms
@@ -69,7 +73,7 @@ class PlainClientExchange:
     def __init__(self, user: str, password: str) -> None:
         self._token = f"\0{user}\0{password}".encode()
 
-    def begin(self) -> bytes:
+    async def begin(self) -> bytes:
         """Return user name and password."""
         return self._token
 
@@ -87,7 +91,7 @@ class ScramClientExchange:
         self._first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
         self._signature: bytes | None = None
 
-    def begin(self) -> bytes:
+    async def begin(self) -> bytes:
         """Return client-first."""
         return f"n,,{self._first}".encode()
 
@@ -124,9 +128,10 @@ class ScramClientExchange:
 
 
 class SaslClient:
-    """Authenticates this broker on its connections to others.
+    """Authenticates this broker with a password on its connections to others.
 
     run_in_thread: returns when a function has run in a thread, because the hash of a password takes several ms
+    hint: see `authenticate`
     """
 
     def __init__(
@@ -134,16 +139,21 @@ class SaslClient:
         settings: ClientSettings,
         random_bits: Callable[[int], int],
         run_in_thread: Callable[[Callable[[], None]], Awaitable[None]],
+        hint: str = "",
     ) -> None:
+        self._hint = hint
         self._settings = settings
         self._random_bits = random_bits
         self._run_in_thread = run_in_thread
         # The last salted password: all brokers have the same credential.
         self._salted: tuple[tuple[bytes, int], bytes] | None = None
 
-    async def authenticate(self, ask: Ask) -> int:
-        """Authenticate one connection; return the session's lifetime in ms, 0 without an end. Raises SaslError."""
-        return await authenticate(ask, self._settings.mechanism, self._make_exchange())
+    async def authenticate(self, ask: Ask, host: str = "") -> int:
+        """Authenticate one connection, to any host; return the session's lifetime in ms, 0 without an end.
+
+        Raises SaslError.
+        """
+        return await authenticate(ask, self._settings.mechanism, self._make_exchange(), self._hint)
 
     def _make_exchange(self) -> ClientExchange:
         mechanism, user, password = self._settings

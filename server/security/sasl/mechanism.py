@@ -60,8 +60,9 @@ class Ask(Protocol):
     async def __call__(self, request: Message, response_type: type[Response], version: int, /) -> Response: ...
 
 
-Authenticate = Callable[[Ask], Awaitable[int]]
-"""Authenticates this broker at another; returns the session's lifetime in ms, 0 without an end. Raises SaslError."""
+Authenticate = Callable[[Ask, str], Awaitable[int]]
+"""Authenticates this broker at another, given the other's host name; returns the session's lifetime in ms, 0 without an
+end. Raises SaslError."""
 
 OTHER_AUTHORIZATION_ID: Final = (
     "Authentication failed: Client requested an authorization id that is different from username"

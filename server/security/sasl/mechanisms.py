@@ -9,15 +9,12 @@ from odradek.properties import PropertyError
 from odradek.replication.metadata.entity_configs import USERS
 from odradek.replication.metadata.entity_names import sanitize_name
 from odradek.replication.metadata.image import Configs
-from odradek.server.config.security import SecurityProperties
 from odradek.server.security.sasl.mechanism import CallLater, MakeExchange, Timer
+from odradek.server.security.sasl.oauthbearer.issuer_context import make_issuer_context
 from odradek.server.security.sasl.settings import MechanismSettings, SaslSettings
 from odradek.server.security.sasl.token_credentials import FindToken, TokenCredentials
-from odradek.server.security.tls.settings import make_tls_settings
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     from odradek.log.background.tasks import RunInThread
 
 logger = logging.getLogger(__name__)
@@ -114,9 +111,9 @@ def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
 
 
 def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
-    from odradek.server.security.sasl.jwt_validator import JwtValidator, ValidatorSettings
-    from odradek.server.security.sasl.key_refresh import RefreshedKeys, RefreshSettings
-    from odradek.server.security.sasl.oauthbearer import OAuthBearerExchange
+    from odradek.server.security.sasl.oauthbearer.exchange import OAuthBearerExchange
+    from odradek.server.security.sasl.oauthbearer.jwt_validator import JwtValidator, ValidatorSettings
+    from odradek.server.security.sasl.oauthbearer.key_refresh import RefreshedKeys, RefreshSettings
 
     find = settings.find
     read = _make_key_reader(settings, parts.monotonic)
@@ -150,16 +147,17 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
 
 def _make_key_reader(settings: MechanismSettings, monotonic: Callable[[], float]) -> Callable[[], bytes]:
     """Return the function that reads the issuer's keys. Keys in a file are checked. Raises PropertyError."""
-    from odradek.server.security.sasl.jwks import parse_key_set
-    from odradek.server.security.sasl.key_refresh import FILE_SCHEME, describe_url, make_reader
+    from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url, find_file
+    from odradek.server.security.sasl.oauthbearer.jwks import parse_key_set
+    from odradek.server.security.sasl.oauthbearer.key_refresh import make_reader
 
     name = "sasl.oauthbearer.jwks.endpoint.url"
     url = settings.find(name)
     if not url:
         raise settings.error(name, None, "OAUTHBEARER requires it, because unsigned tokens are refused")
     try:
-        read = make_reader(url, monotonic, _make_issuer_context(settings))
-        if url.startswith(FILE_SCHEME):
+        read = make_reader(url, monotonic, make_issuer_context(settings))
+        if find_file(url) is not None:
             parse_key_set(read())
     except PropertyError:
         raise
@@ -168,29 +166,13 @@ def _make_key_reader(settings: MechanismSettings, monotonic: Callable[[], float]
     return read
 
 
-def _make_issuer_context(settings: MechanismSettings) -> "SSLContext | None":
-    """Return the TLS context for the issuer, made from the options `ssl.*` of the login module; None without any.
-
-    Raises PropertyError.
-    """
-    options = {} if settings.jaas is None else settings.jaas.options
-    values = {name: value for name, value in options.items() if name in SecurityProperties.declared()}
-    if not values:
-        return None
-    from odradek.server.security.tls.contexts import make_client_context
-
-    try:
-        return make_client_context(make_tls_settings(SecurityProperties(values)))
-    except PropertyError as error:
-        raise settings.jaas_error(f"{error.name}: {error.allowed}") from None
-
-
 def _make_gssapi(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
     try:
-        from odradek.server.security.sasl.gssapi import KerberosAcceptor, KerberosError, KerberosSettings
+        from odradek.server.security.sasl.kerberos.acceptor import KerberosAcceptor, KerberosSettings
     except ImportError as error:
         raise settings.error("sasl.enabled.mechanisms", settings.mechanism, str(error)) from None
-    from odradek.server.security.sasl.kerberos_names import KerberosRuleError, parse_rule
+    from odradek.server.security.sasl.kerberos.keytab import KerberosError
+    from odradek.server.security.sasl.kerberos.names import KerberosRuleError, parse_rule
 
     options = settings.require_jaas("principal").options
     service, own_service = settings.find("sasl.kerberos.service.name"), options.get("serviceName")

@@ -3,12 +3,12 @@
 Sources: Kafka's documentation, "Security Configs"; KIP-85 (sasl.jaas.config), KIP-103 (listener prefixes).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.properties import HIDDEN, PropertyError
-from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_MODULES
+from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_CALLBACK_HANDLERS, LOGIN_MODULES
 from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_login_module
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 JAAS: Final = "sasl.jaas.config"
 
 CLIENT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Mechanisms with which this program can authenticate itself as a client of a broker."""
+"""Mechanisms with passwords, with which `odradek cluster` can authenticate itself at a broker."""
 
 
 class MechanismSettings(NamedTuple):
@@ -36,13 +36,23 @@ class MechanismSettings(NamedTuple):
     find: Callable[[str], Any]
     find_name: Callable[[str], str]
 
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options of the login module; none if it is not set."""
+        return {} if self.jaas is None else self.jaas.options
+
+    @property
+    def jaas_name(self) -> str:
+        """The name of the property with the login module."""
+        return f"{self.prefix}{JAAS}"
+
     def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
         """Return the error of one of MECHANISM_PROPERTIES."""
         return PropertyError(self.find_name(name), value, allowed)
 
     def jaas_error(self, allowed: str) -> PropertyError:
         """Return the error of the login module."""
-        return PropertyError(f"{self.prefix}{JAAS}", HIDDEN, allowed)
+        return PropertyError(self.jaas_name, HIDDEN, allowed)
 
     def require_jaas(self, *options: str) -> LoginModule:
         """Return the login module, which has these options. Raises PropertyError."""
@@ -50,7 +60,7 @@ class MechanismSettings(NamedTuple):
         if self.jaas is None:
             example = "".join(f' {option}="..."' for option in options or ("user_alice",))
             raise PropertyError(
-                f"{self.prefix}{JAAS}",
+                self.jaas_name,
                 None,
                 f"must be set, for example to {login_module} required{example}; (a JAAS file, as in "
                 "java.security.auth.login.config, is not read)",
@@ -114,19 +124,25 @@ class ClientSettings(NamedTuple):
         return f"ClientSettings({self.mechanism}, {self.user})"
 
 
-def make_client_settings(config: "BrokerConfig") -> ClientSettings:
-    """Return the credentials for the listener between brokers. Raises PropertyError."""
+def make_client_settings(settings: MechanismSettings) -> ClientSettings:
+    """Return the credentials of a mechanism with passwords. Raises PropertyError."""
+    options = settings.require_jaas("username", "password").options
+    return ClientSettings(settings.mechanism, options["username"], options["password"])
+
+
+def make_inter_broker_settings(config: "BrokerConfig") -> MechanismSettings:
+    """Return the settings of the mechanism between brokers. Raises PropertyError."""
     listener_name, mechanism = config.inter_broker_name, config.sasl_mechanism_inter_broker_protocol
     enabled = config.listener_value(listener_name, "sasl.enabled.mechanisms")
     if mechanism not in enabled:
         allowed = f"must be one of sasl.enabled.mechanisms of {listener_name}: {', '.join(enabled)}"
         raise PropertyError("sasl.mechanism.inter.broker.protocol", mechanism, allowed)
-    if mechanism not in CLIENT_MECHANISMS:
-        allowed = f"between brokers it must be one of {', '.join(CLIENT_MECHANISMS)}"
-        raise PropertyError("sasl.mechanism.inter.broker.protocol", mechanism, allowed)
     settings = make_mechanism_settings(config, listener_name, mechanism)
-    options = settings.require_jaas("username", "password").options
-    return ClientSettings(mechanism, options["username"], options["password"])
+    name = "sasl.login.callback.handler.class"
+    handler = settings.find(name)
+    if handler is not None and handler not in LOGIN_CALLBACK_HANDLERS.get(mechanism, ()):
+        raise settings.error(name, handler, "must not be set, because Java classes cannot be loaded")
+    return settings
 
 
 def _parse_login_module(name: str, mechanism: str, text: str) -> LoginModule:

@@ -2,9 +2,10 @@
 
 import pytest
 
-from odradek.server.security.sasl.jwt_validator import Claims, TokenError
 from odradek.server.security.sasl.mechanism import SaslError
-from odradek.server.security.sasl.oauthbearer import INVALID_TOKEN, OAuthBearerExchange, parse_initial_response
+from odradek.server.security.sasl.oauthbearer.claims import TokenError
+from odradek.server.security.sasl.oauthbearer.exchange import INVALID_TOKEN, OAuthBearerExchange, parse_initial_response
+from odradek.server.security.sasl.oauthbearer.jwt_validator import Claims
 
 
 def make_exchange() -> OAuthBearerExchange:

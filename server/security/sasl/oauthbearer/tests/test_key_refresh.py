@@ -9,15 +9,15 @@ import pytest
 from twisted.internet.task import Clock
 
 from odradek.log.background.tasks import Done, run_inline
-from odradek.server.security.sasl.key_refresh import (
+from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url
+from odradek.server.security.sasl.oauthbearer.key_refresh import (
     MAX_KEY_SET_BYTES,
     UNKNOWN_KEY_INTERVAL_S,
     RefreshedKeys,
     RefreshSettings,
-    describe_url,
     make_reader,
 )
-from odradek.server.security.sasl.tests.token_issuer import make_jwk, make_key_set, private_key
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key
 
 
 def make_set(*key_ids: str) -> bytes:
@@ -131,7 +131,7 @@ def test_reads_a_file(tmp_path):
         make_reader(path.as_uri(), time.monotonic)()
 
 
-@pytest.mark.parametrize("url", ["", "keys", "/keys", "ftp://h/k", "file://host/k", "http://", "data:,x", "file:"])
+@pytest.mark.parametrize("url", ["", "keys", "/keys", "ftp://h/k", "file://host/k", "http://", "data:,x", "file:", "http://h:0/"])
 def test_refuses_other_urls(url):
     with pytest.raises(ValueError, match="must be a URL"):
         make_reader(url, time.monotonic)

@@ -4,32 +4,27 @@ Sources: KIP-768, KIP-1139 and Kafka's BrokerJwtValidator; RFC 7519 (claims), RF
 JwtConsumer for the claims that Kafka does not check itself.
 """
 
-import json
-import re
-from base64 import urlsafe_b64decode
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from jwt.algorithms import get_default_algorithms
 
 from odradek.properties import INT64_MAX
-from odradek.server.security.sasl.jwks import PublicKey
-
-MAX_TOKEN_BYTES: Final = 32_768
-"""Length above which a token is refused."""
+from odradek.server.security.sasl.oauthbearer.claims import (
+    MAX_TOKEN_BYTES,
+    TokenError,
+    check_scope,
+    decode_segment,
+    find_seconds,
+    find_subject,
+    find_text,
+    parse_object,
+)
+from odradek.server.security.sasl.oauthbearer.jwks import PublicKey
 
 MAX_HEADER_BYTES: Final = 4096
 MAX_KEY_ID_LENGTH: Final = 1000
 """Kafka's bound for key ids that cause a refresh of the keys."""
-
-_SEGMENT: Final = re.compile(r"[\w-]*", re.ASCII)
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_JAVA_BLANKS: Final = "".join(map(chr, range(33)))
-"""The characters that Java's String.trim removes."""
-
-
-class TokenError(ValueError):
-    """The token is refused. The message has the reason for the broker's log, without the token."""
 
 
 class Claims(NamedTuple):
@@ -70,17 +65,15 @@ class JwtValidator:
 
     def validate(self, token: str) -> Claims:
         """Return the claims of a token. Raises TokenError."""
-        claims = _parse_object(self._verify(token), "the claims")
+        claims = parse_object(self._verify(token), "the claims")
         self._check_times(claims)
         self._check_origin(claims)
         settings = self._settings
-        _check_scope(claims.get(settings.scope_claim_name), settings.scope_claim_name)
-        subject = _find_text(claims, settings.sub_claim_name)
-        if subject is None or not subject.strip(_JAVA_BLANKS):
-            raise TokenError(f"the claim {settings.sub_claim_name} is absent or empty")
-        expires_s = _find_seconds(claims, "exp")
+        check_scope(claims.get(settings.scope_claim_name), settings.scope_claim_name)
+        subject = find_subject(claims, settings.sub_claim_name)
+        expires_s = find_seconds(claims, "exp")
         assert expires_s is not None
-        return Claims(subject.strip(_JAVA_BLANKS), min(expires_s * 1000, INT64_MAX))
+        return Claims(subject, min(expires_s * 1000, INT64_MAX))
 
     def _verify(self, token: str) -> bytes:
         """Return the content of a token with a valid signature. Raises TokenError."""
@@ -89,7 +82,7 @@ class JwtValidator:
         segments = token.split(".")
         if len(segments) != 3 or not all(segments) or len(segments[0]) > MAX_HEADER_BYTES:
             raise TokenError("it is not a signed JSON Web Token")
-        header = _parse_object(_decode_segment(segments[0]), "the header")
+        header = parse_object(decode_segment(segments[0]), "the header")
         algorithm, key_id = header.get("alg"), header.get("kid")
         if not isinstance(algorithm, str) or not (key_id is None or isinstance(key_id, str)):
             raise TokenError("its header is malformed")
@@ -100,15 +93,15 @@ class JwtValidator:
         key = self._find_key(key_id, algorithm)
         if key is None:
             raise TokenError(f"there is no key alg={algorithm!r:.20} kid={key_id!r:.100}")
-        signed, signature = token.rpartition(".")[0].encode(), _decode_segment(segments[2])
+        signed, signature = token.rpartition(".")[0].encode(), decode_segment(segments[2])
         # The key is one for this algorithm, so that it is neither `none` nor an HMAC.
         if not self._algorithms[algorithm].verify(signed, key, signature):
             raise TokenError("its signature is invalid")
-        return _decode_segment(segments[1])
+        return decode_segment(segments[1])
 
     def _check_times(self, claims: dict[str, Any]) -> None:
         """Raise TokenError unless the token is valid now, with the allowed difference of the clocks."""
-        expires_s, issued_s, begins_s = (_find_seconds(claims, name) for name in ("exp", "iat", "nbf"))
+        expires_s, issued_s, begins_s = (find_seconds(claims, name) for name in ("exp", "iat", "nbf"))
         if expires_s is None or issued_s is None:
             raise TokenError("a required claim is absent: exp or iat")
         if expires_s < 0 or issued_s < 0:
@@ -123,7 +116,7 @@ class JwtValidator:
 
     def _check_origin(self, claims: dict[str, Any]) -> None:
         """Check issuer and audience. A token for an audience is refused if none is expected, as by Kafka."""
-        issuer, _, _ = (_find_text(claims, name) for name in ("iss", "sub", "jti"))
+        issuer, _, _ = (find_text(claims, name) for name in ("iss", "sub", "jti"))
         expected_issuer, expected = self._settings.expected_issuer, self._settings.expected_audience
         if expected_issuer is not None and issuer != expected_issuer:
             raise TokenError(f"its issuer is not expected iss={issuer!r:.200}")
@@ -135,59 +128,3 @@ class JwtValidator:
             raise TokenError("the claim aud is malformed")
         if (audience is not None or expected) and not set(audiences) & set(expected):
             raise TokenError(f"its audience is not one of sasl.oauthbearer.expected.audience aud={audience!r:.200}")
-
-
-def _decode_segment(segment: str) -> bytes:
-    """Decode base64url without padding. Raises TokenError."""
-    if len(segment) % 4 == 1 or _SEGMENT.fullmatch(segment) is None:
-        raise TokenError("it is not base64url")
-    return urlsafe_b64decode(segment + "=" * (-len(segment) % 4))
-
-
-def _parse_object(data: bytes, what: str) -> dict[str, Any]:
-    """Parse a JSON object in which no name is repeated. Raises TokenError."""
-
-    def make(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) != len(pairs):
-            raise ValueError("a name is repeated")
-        return made
-
-    try:
-        value = json.loads(data, object_pairs_hook=make)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise TokenError(f"{what} are not a JSON object")
-    return value
-
-
-def _find_text(claims: dict[str, Any], name: str) -> str | None:
-    """Return a text. Raises TokenError, also for surrogates: a principal with them could not be stored or sent."""
-    value = claims.get(name)
-    if value is not None and (not isinstance(value, str) or _SURROGATE.search(value)):
-        raise TokenError(f"the claim {name} is malformed")
-    return value
-
-
-def _find_seconds(claims: dict[str, Any], name: str) -> int | None:
-    """Return a time in seconds since 1970, without fractions. Raises TokenError."""
-    value = claims.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TokenError(f"the claim {name} is malformed")
-    try:
-        return int(value)
-    except (ValueError, OverflowError):  # NaN, or infinite
-        raise TokenError(f"the claim {name} is malformed") from None
-
-
-def _check_scope(scope: object, name: str) -> None:
-    """Raise TokenError unless the scope is absent, a text, or a list of different texts, none of them blank."""
-    if not isinstance(scope, (str, list)):
-        return
-    scopes = [scope] if isinstance(scope, str) else scope
-    stripped = [one.strip(_JAVA_BLANKS) if isinstance(one, str) else "" for one in scopes]
-    if not all(stripped) or len(set(stripped)) != len(stripped):
-        raise TokenError(f"the claim {name} is malformed")

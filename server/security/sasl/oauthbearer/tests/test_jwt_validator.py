@@ -9,15 +9,10 @@ from typing import Any
 import pytest
 
 from odradek.properties import INT64_MAX
-from odradek.server.security.sasl.jwks import parse_key_set
-from odradek.server.security.sasl.jwt_validator import (
-    MAX_TOKEN_BYTES,
-    Claims,
-    JwtValidator,
-    TokenError,
-    ValidatorSettings,
-)
-from odradek.server.security.sasl.tests.token_issuer import (
+from odradek.server.security.sasl.oauthbearer.claims import MAX_TOKEN_BYTES, TokenError
+from odradek.server.security.sasl.oauthbearer.jwks import parse_key_set
+from odradek.server.security.sasl.oauthbearer.jwt_validator import Claims, JwtValidator, ValidatorSettings
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import (
     NOW_S,
     make_jwk,
     make_key_set,

@@ -8,17 +8,17 @@ import logging
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
-from odradek.server.security.sasl.jwks import KeySet, KeySetError, PublicKey, parse_key_set
 from odradek.server.security.sasl.mechanism import CallLater, Timer
+from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url, find_file, read_file
+from odradek.server.security.sasl.oauthbearer.jwks import KeySet, KeySetError, PublicKey, parse_key_set
 
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
 
 logger = logging.getLogger(__name__)
 
-FILE_SCHEME: Final = "file:"
 MAX_KEY_SET_BYTES: Final = 1 << 20
 READ_TIMEOUT_S: Final = 5.0
 """Bound for each wait for the issuer, and for the whole of a response's content."""
@@ -130,24 +130,10 @@ def make_reader(
     monotonic: the monotonic clock, in seconds
     context: for `https:`; by default the certificates of the operating system are trusted
     """
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
-        return lambda: _read_file(unquote(parts.path))
-    if parts.scheme in ("http", "https") and parts.hostname:
-        return lambda: _read_http(url, monotonic, context)
-    raise ValueError("must be a URL with file, http or https")
-
-
-def describe_url(url: str) -> str:
-    """Return a URL for logs: without user, password and query, which may be secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else parts.path
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(MAX_KEY_SET_BYTES + 1)
-    return _check_size(data)
+    path = find_file(url)
+    if path is not None:
+        return lambda: _check_size(read_file(path, MAX_KEY_SET_BYTES))
+    return lambda: _read_http(url, monotonic, context)
 
 
 def _read_http(url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None) -> bytes:

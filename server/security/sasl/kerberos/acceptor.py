@@ -4,28 +4,18 @@ Sources: RFC 4752 (without a security layer, which Kafka never uses), RFC 4121 (
 user is the client's principal, shortened by rules. As in Kafka, an authorization id has no effect.
 """
 
-import os
-import re
 from collections.abc import Callable
 from enum import Enum, unique
 from typing import Final, NamedTuple
 
-from odradek.server.security.sasl.kerberos_names import KerberosNameError, ShortNamer, ShortNameRule
+from odradek.server.security.sasl.kerberos.keytab import KerberosError, find_keytab
+from odradek.server.security.sasl.kerberos.library import GSSError, gssapi
+from odradek.server.security.sasl.kerberos.names import KerberosNameError, ShortNamer, ShortNameRule
 from odradek.server.security.sasl.mechanism import Authenticated, SaslError
-
-try:
-    import gssapi
-    from gssapi.raw.misc import GSSError
-except ImportError as error:
-    raise ImportError(f"SASL mechanism GSSAPI needs python-gssapi: pip install 'odradek[gssapi]' ({error})") from None
 
 _NO_LAYER: Final = b"\x01"
 _OFFER: Final = _NO_LAYER + bytes(3)
 """Security layers that the broker offers: none. The maximum size of a wrapped message is 0."""
-
-
-class KerberosError(ValueError):
-    """The broker's Kerberos credential cannot be used. The message is one line."""
 
 
 class KerberosSettings(NamedTuple):
@@ -111,10 +101,7 @@ class KerberosAcceptor:
     def __init__(self, settings: KerberosSettings) -> None:
         store: dict[str | bytes, str | bytes] | None = None
         if settings.keytab is not None:
-            path = re.sub("^file:", "", settings.keytab, flags=re.IGNORECASE)
-            if not os.access(path, os.R_OK):
-                raise KerberosError(f"the keytab {path} cannot be read")
-            store = {"keytab": f"FILE:{path}"}
+            store = {"keytab": find_keytab(settings.keytab)}
         try:
             name = gssapi.Name(settings.principal, gssapi.NameType.kerberos_principal)
             # Kerberos only: the default would include SPNEGO, which clients of Kafka do not use.

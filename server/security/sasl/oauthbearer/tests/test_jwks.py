@@ -6,8 +6,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
-from odradek.server.security.sasl.jwks import KeySetError, parse_key_set
-from odradek.server.security.sasl.tests.token_issuer import make_jwk, make_key_set, private_key
+from odradek.server.security.sasl.oauthbearer.jwks import KeySetError, parse_key_set
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key
 
 
 def test_finds_keys_by_id_and_algorithm():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from odradek.server.security.sasl.kerberos_names import (
+from odradek.server.security.sasl.kerberos.names import (
     KerberosName,
     KerberosNameError,
     KerberosRuleError,

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import shorten
-from odradek.server.security.sasl.jwt_validator import MAX_TOKEN_BYTES, Claims, TokenError
 from odradek.server.security.sasl.mechanism import Authenticated, SaslError
+from odradek.server.security.sasl.oauthbearer.claims import MAX_TOKEN_BYTES, TokenError
+from odradek.server.security.sasl.oauthbearer.jwt_validator import Claims
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,8 @@ _MAX_PROPERTIES: Final = 256
 
 _SEPARATOR: Final = "\x01"
 _HEADER: Final = re.compile(r"n,(?:a=((?:[^=,]|=2C|=3D)+))?,")
-_KEY: Final = re.compile(r"[A-Za-z]+")
-_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
+PROPERTY_NAME: Final = re.compile(r"[A-Za-z]+")
+PROPERTY_VALUE: Final = re.compile(r"[\x21-\x7e \t\r\n]+")
 _AUTH: Final = re.compile(r"(\w+) +([-_~+/.a-zA-Z0-9]+=*)", re.ASCII)
 
 
@@ -94,7 +95,7 @@ def parse_initial_response(message: bytes) -> InitialResponse:
     properties: dict[str, str] = {}
     for pair in pairs[:-2]:
         key, equals, value = pair.partition("=")
-        if not (equals and _KEY.fullmatch(key) and _VALUE.fullmatch(value)):
+        if not (equals and PROPERTY_NAME.fullmatch(key) and PROPERTY_VALUE.fullmatch(value)):
             raise ValueError("a property is malformed")
         properties[key] = value
     authorization = _AUTH.fullmatch(properties.pop("auth", ""))

@@ -1,0 +1,183 @@
+"""OAUTHBEARER between brokers: tokens of an issuer that the test runs, by client credentials or in a file."""
+
+import base64
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.clients.common import wait_until
+from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
+from compat_tests.test_oauthbearer import HANDLER, LOGIN_HANDLER, LOGIN_MODULE, PREFIX
+from compat_tests.test_tls import round_trip
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key, sign
+from odradek.testing_cluster import OdradekCluster
+
+CLIENT_ID, SECRET = "broker", "the-broker-secret"
+VALUES = [b"%d" % number for number in range(500)]
+
+
+class Issuer:
+    """An issuer of keys and, by the client-credentials grant, of tokens.
+
+    lifetime_s: of the brokers' tokens
+    granted: number of tokens; `refused`: number of requests with wrong credentials
+    scopes: the scopes of all requests
+    """
+
+    def __init__(self) -> None:
+        self.lifetime_s = 600
+        self.granted = self.refused = 0
+        self.scopes: set[str] = set()
+        # Before the threads of the server, each of which would generate another key.
+        self.key = private_key("RS256")
+        issuer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.respond(200, make_key_set(make_jwk(issuer.key, "RS256", kid="1")))
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                self.respond(*issuer.grant(self.headers["Authorization"], body))
+
+            def respond(self, status: int, data: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def issue(self, subject: str = CLIENT_ID, lifetime_s: int = 600) -> str:
+        now_s = int(time.time())
+        return sign(self.key, "RS256", {"kid": "1"}, sub=subject, iat=now_s - 60, exp=now_s + lifetime_s)
+
+    def grant(self, authorization: str, body: str) -> tuple[int, bytes]:
+        if base64.b64decode(authorization.removeprefix("Basic ")).decode() != f"{CLIENT_ID}:{SECRET}":
+            self.refused += 1
+            return 401, b'{"error": "invalid_client", "error_description": "unknown client"}'
+        assert body.startswith("grant_type=client_credentials")
+        self.granted += 1
+        self.scopes.add(body.partition("&scope=")[2])
+        token = self.issue(lifetime_s=self.lifetime_s)
+        return 200, json.dumps({"access_token": token, "expires_in": self.lifetime_s}).encode()
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    made = Issuer()
+    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+def broker_properties(issuer: Issuer, secret: str = SECRET, **options: str) -> dict[str, str]:
+    options = {"clientId": CLIENT_ID, "clientSecret": secret, **options}
+    login = " ".join(f'{name}="{value}"' for name, value in options.items())
+    return {
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        f"{PREFIX}.sasl.jaas.config": f"{LOGIN_MODULE} required {login};",
+        f"{PREFIX}.sasl.login.callback.handler.class": LOGIN_HANDLER,
+        f"{PREFIX}.sasl.server.callback.handler.class": HANDLER,
+        "sasl.oauthbearer.jwks.endpoint.url": f"{issuer.url}/keys",
+        "sasl.oauthbearer.token.endpoint.url": f"{issuer.url}/token",
+    }
+
+
+def client(issuer: Issuer, servers: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": servers,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": lambda configuration: (issuer.issue("alice"), time.time() + 600),
+        "log_level": 0,
+    }
+
+
+def replicate(issuer: Issuer, cluster: OdradekCluster, topic: str) -> None:
+    """Write and read a topic whose records are acknowledged by two brokers."""
+    configuration = client(issuer, cluster.bootstrap_servers)
+    assert round_trip(configuration, topic, VALUES, acks="all") == VALUES
+    [partition] = AdminClient(configuration).list_topics(topic, timeout=20).topics[topic].partitions.values()
+    assert len(partition.replicas) == 2
+
+
+def size_two(properties: Mapping[str, str]) -> OdradekCluster:
+    return OdradekCluster({**properties, "min.insync.replicas": "2"}, size=2)
+
+
+def test_a_cluster_with_client_credentials(issuer: Issuer) -> None:
+    with size_two(broker_properties(issuer, scope="kafka", extension_traceId="1")) as cluster:
+        replicate(issuer, cluster, "t")
+        assert issuer.granted == 2
+        assert SECRET not in cluster.log_text()
+    assert issuer.scopes == {"kafka"}
+
+
+def test_tokens_are_renewed_and_sessions_too(issuer: Issuer) -> None:
+    issuer.lifetime_s = 8
+    with size_two(broker_properties(issuer)) as cluster:
+        replicate(issuer, cluster, "t")
+        before = issuer.granted
+        # Two lifetimes: the first tokens and sessions have expired.
+        wait_until(lambda: issuer.granted >= before + 4, what="renewed tokens", timeout_s=60)
+        replicate(issuer, cluster, "u")
+        assert "the session has expired" not in cluster.log_text()
+        assert "cannot obtain a token" not in cluster.log_text()
+
+
+def test_a_wrong_secret_is_reported_once(issuer: Issuer) -> None:
+    with size_two(broker_properties(issuer, "wrong-secret")) as cluster:
+        wait_until(lambda: issuer.refused >= 4, what="retries", timeout_s=60)
+        lines = [line for line in cluster.log_text().splitlines() if "cannot obtain a token" in line]
+        assert len(lines) == 2
+        for line in lines:
+            assert "401 invalid_client: unknown client; check clientId and clientSecret of" in line
+            assert f"{PREFIX}.sasl.jaas.config" in line
+        assert "wrong-secret" not in cluster.log_text()
+
+
+def test_a_token_in_a_file_is_read_again(issuer: Issuer, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(issuer.issue(lifetime_s=-1) + "\n")
+    properties = {**broker_properties(issuer), "sasl.oauthbearer.token.endpoint.url": file.as_uri()}
+    with size_two(properties) as cluster:
+        failure = "the token has expired already"
+        wait_until(lambda: cluster.log_text().count(failure) >= 2, what="failures", timeout_s=60)
+        new = tmp_path / "new"
+        new.write_text(issuer.issue() + "\n")
+        new.rename(file)
+        wait_until(lambda: cluster.log_text().count("obtained a token") == 2, what="tokens", timeout_s=60)
+        replicate(issuer, cluster, "t")
+    assert issuer.granted == 0
+
+
+@pytest.mark.usefixtures("kafka_jars")
+def test_a_mixed_cluster(issuer: Issuer, tmp_path: Path) -> None:
+    issuer.lifetime_s = 20
+    properties = {**broker_properties(issuer), "min.insync.replicas": "3"}
+    del properties["listeners"]
+    with MixedCluster({1: ODRADEK, 2: KAFKA, 3: ODRADEK}, tmp_path, properties, "SASL_PLAINTEXT") as cluster:
+        for number in (1, 2, 3):
+            cluster.start(number)
+        configuration = client(issuer, cluster.bootstrap_servers)
+        for number, controller in enumerate((1, 2)):
+            cluster.elect_controller(controller)
+            assert round_trip(configuration, f"t{number}", VALUES, acks="all") == VALUES

@@ -1,0 +1,14 @@
+"""OAUTHBEARER: access tokens, which are signed JSON Web Tokens.
+
+- `claims`: parsing of tokens
+- `issuer_urls`: URLs of an issuer of tokens
+- `jwks`: the keys of an issuer
+- `key_refresh`: keys that are read again
+- `jwt_validator`: validation of access tokens
+- `exchange`: authentication of a client that presents a token
+- `access_tokens`: the broker's own tokens
+- `token_endpoint`: the request of a token
+- `unsecured_tokens`: unsigned tokens
+- `token_login`: the current token, renewed before it expires
+- `client`: authentication of this broker at others
+"""

@@ -1,0 +1,135 @@
+"""The request of a token for this broker, with the client-credentials grant. It blocks, and runs in a thread.
+
+Sources: RFC 6749, 4.4 and 5; Kafka's HttpAccessTokenRetriever.
+"""
+
+import base64
+import json
+import ssl
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from urllib.parse import quote_plus, urlsplit
+
+from odradek.protocol.errors import shorten
+
+MAX_RESPONSE_BYTES: Final = 1 << 20
+
+_SUCCESS: Final = (200, 201)
+_REFUSED: Final = frozenset({*range(300, 408), *range(409, 418), 501, 505})
+"""Statuses after which another attempt has hardly a better result."""
+
+
+class TokenRefusedError(ValueError):
+    """The issuer refuses the request; the next attempt has the same result unless somebody changes something."""
+
+
+class TokenRequest(NamedTuple):
+    """A request of a token. Client id and secret are not blank."""
+
+    url: str
+    client_id: str
+    client_secret: str
+    scope: str = ""
+    is_header_urlencoded: bool = False
+    connect_timeout_s: float = 10
+    read_timeout_s: float = 10
+
+    def __repr__(self) -> str:
+        return f"TokenRequest(client_id={self.client_id!r})"
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers, with client id and secret."""
+        credentials = [self.client_id.strip(), self.client_secret.strip()]
+        if self.is_header_urlencoded:
+            credentials = list(map(quote_plus, credentials))
+        return {
+            "Accept": "application/json",
+            "Authorization": f"Basic {base64.b64encode(':'.join(credentials).encode()).decode()}",
+            "Cache-Control": "no-cache",
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
+
+    def body(self) -> bytes:
+        """Return the form."""
+        scope = self.scope.strip()
+        return f"grant_type=client_credentials{scope and f'&scope={quote_plus(scope)}'}".encode()
+
+
+def request_token(
+    request: TokenRequest, monotonic: Callable[[], float], context: ssl.SSLContext | None = None
+) -> str:
+    """Return a token of the issuer. Raises OSError, TokenRefusedError, or ValueError for a malformed response.
+
+    monotonic: the monotonic clock, in seconds
+    context: for `https:`; by default the certificates of the operating system are trusted
+    """
+    status, content = _post(request, monotonic, context)
+    if status in _SUCCESS:
+        return _find_token(content)
+    reason = f"it responded {status} {_describe_error(content, request.client_secret)}".rstrip()
+    if status in _REFUSED:
+        raise TokenRefusedError(reason)
+    raise OSError(reason)
+
+
+def _post(request: TokenRequest, monotonic: Callable[[], float], context: ssl.SSLContext | None) -> tuple[int, bytes]:
+    """Return status and content of the response. Redirects are not followed, because the request has the secret."""
+    # Imported here, in the thread, because it takes 50 ms.
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    parts = urlsplit(request.url)
+    assert parts.hostname is not None
+    if parts.scheme == "https":
+        connection: HTTPConnection = HTTPSConnection(
+            parts.hostname,
+            parts.port,
+            timeout=request.connect_timeout_s,
+            context=context or ssl.create_default_context(),
+        )
+    else:
+        connection = HTTPConnection(parts.hostname, parts.port, timeout=request.connect_timeout_s)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.connect()
+        connection.sock.settimeout(request.read_timeout_s)
+        connection.request("POST", target, request.body(), request.headers())
+        end_s = monotonic() + request.read_timeout_s
+        response = connection.getresponse()
+        content = b""
+        while len(content) <= MAX_RESPONSE_BYTES and (chunk := response.read1(1 << 16)):
+            content += chunk
+            if monotonic() > end_s:
+                raise OSError(f"it did not respond within {request.read_timeout_s:g} s")
+    except HTTPException as error:
+        raise OSError(f"its response is malformed: {type(error).__name__}") from None
+    finally:
+        connection.close()
+    if len(content) > MAX_RESPONSE_BYTES:
+        raise ValueError(f"its response is larger than {MAX_RESPONSE_BYTES} bytes")
+    return response.status, content
+
+
+def _find_token(content: bytes) -> str:
+    token = _parse_object(content).get("access_token")
+    if not isinstance(token, str) or not token.strip():
+        # Without the response, which may contain another secret.
+        raise ValueError("its response has no access_token")
+    return token.strip()
+
+
+def _describe_error(content: bytes, secret: str) -> str:
+    """Return the error of a response on one line, without the secret: RFC 6749, 5.2, or the fields that Kafka reads."""
+    fields = _parse_object(content)
+    pairs = ("error", "error_description"), ("errorCode", "errorSummary")
+    texts = [str(fields[name]) for pair in pairs for name in pair if fields.get(name)]
+    text = " ".join("".join(one if one.isprintable() else " " for one in ": ".join(texts)).split())
+    return shorten(text.replace(secret, "[hidden]"))
+
+
+def _parse_object(content: bytes) -> dict[str, object]:
+    """Parse a JSON object; return an empty one for anything else."""
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
