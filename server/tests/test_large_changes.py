@@ -443,6 +443,15 @@ def test_pauses_after_an_event_and_in_the_timers_after_it_end_one_slice():
     assert [steps.count(poll) for poll in range(3)] == [5, 5, 5], "a resumed step, and a slice of four"
 
 
+def test_a_pause_of_little_work_sets_no_timer():
+    clock, polls = Iterations(), [0]
+    pacing = ReactorPacing(clock, Slices(clock, lambda: 0.0), lambda: 0.0, run_inline, count_polls=lambda: polls[0])
+    for _ in range(3):
+        assert Deferred.fromCoroutine(asking(pacing.pause())).called
+        polls[0] += 1
+    assert clock.getDelayedCalls() == []
+
+
 async def asking(work):
     await work
 
