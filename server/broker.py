@@ -273,6 +273,7 @@ class Broker:
         image.listeners.append(self._on_metadata)
         self._set_authorizer(services)
         services.tokens = membership.clients.tokens
+        services.unknown_users = membership.clients.unknown_users
         await membership.join(services, self._make_registration(advertised))
         return services
 

@@ -30,6 +30,7 @@ from odradek.server.work.listening_port import ListeningPort
 if TYPE_CHECKING:
     from odradek.server.security.sasl.mechanisms import MechanismParts
     from odradek.server.security.sasl.token_credentials import TokenSecret
+    from odradek.server.security.sasl.unknown_users import UnknownUsers
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 _SIZE_PROPERTIES: Final = (
@@ -216,20 +217,25 @@ class BrokerListeners:
 
     @cached_property
     def _mechanism_parts(self) -> "MechanismParts":
-        from odradek.server.security.sasl.mechanisms import UNKNOWN_USERS_SECRET_BYTES, MechanismParts
+        from odradek.server.security.sasl.mechanisms import MechanismParts
 
         environment = self._environment
         return MechanismParts(
             lambda: self._services.entity_configs.configs,
             self._find_token,
             environment.random_source.getrandbits,
-            environment.random_source.randbytes(UNKNOWN_USERS_SECRET_BYTES),
+            self._find_unknown_users,
             environment.now_ms,
             environment.monotonic,
             self._reactor.callLater,
             environment.run_in_thread,
             self._on_stop.append,
         )
+
+    def _find_unknown_users(self) -> "UnknownUsers":
+        unknown_users = self._services.unknown_users
+        assert unknown_users is not None, "a listener has SASL"
+        return unknown_users
 
     def _find_token(self, token_id: str) -> "TokenSecret | None":
         """Return a valid delegation token."""

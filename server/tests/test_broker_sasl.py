@@ -11,9 +11,10 @@ from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 from odradek.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from odradek.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from odradek.server.security.sasl.client import SaslClient
-from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, make_credential
 from odradek.server.security.sasl.settings import ClientSettings
+from odradek.server.security.sasl.unknown_users import UnknownUsers
 from odradek.server.tests.test_broker_channel import Caller
 
 TOKEN = b"\0broker\0secret"
@@ -138,7 +139,7 @@ def test_scram_salts_the_password_once() -> None:
         link = caller.network.accept()
         link.answer(SaslHandshakeResponse(mechanisms=[mechanism.name]))
         exchange = ScramExchange(
-            mechanism, {"broker": credential}.get, UnknownUsers(mechanism, b""), lambda bits: 54321
+            mechanism, {"broker": credential}.get, UnknownUsers(b""), lambda bits: 54321
         )
         for _ in range(2):
             request = link.take()

@@ -8,6 +8,7 @@
 - `plain`: PLAIN
 - `scram`: SCRAM-SHA-256 and SCRAM-SHA-512
 - `scram_credentials`: credentials in the metadata store, from which no password can be derived
+- `unknown_users`: credentials for users that do not exist
 - `token_credentials`: credentials of delegation tokens
 - `scram_users`: description and changes of users
 - `jwks`: the keys of an issuer of tokens
