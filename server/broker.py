@@ -286,7 +286,9 @@ class Broker:
         from odradek.server.authorization.stage import AuthorizationStage, list_guard_modules
         from odradek.server.security.authorization.acl_authorizer import make_authorizer
 
-        authorizer = make_authorizer(self.config, acls.cache, self._environment.monotonic_ms)
+        authorizer = make_authorizer(
+            self.config, acls.cache, self._environment.monotonic_ms, self._delayed_tasks.run_later
+        )
         self._stages = (AuthorizationStage(authorizer),)
         self.guards = list_guard_modules(services.apis.values())
 
