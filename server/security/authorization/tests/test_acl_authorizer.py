@@ -4,6 +4,7 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from odradek.protocol.access_control import Operation, PatternType, Permission, ResourceType
@@ -15,7 +16,6 @@ from odradek.server.log_format import LineFormatter
 from odradek.server.security.authorization import acl_authorizer, audit_log
 from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
 from odradek.server.security.principal import ANONYMOUS, Principal
-from odradek.server.work.delayed_tasks import DelayedTasks
 
 READ, WRITE, TOPIC = Operation.READ, Operation.WRITE, ResourceType.TOPIC
 LOGGER = audit_log.logger.name
@@ -30,8 +30,11 @@ class Setup:
             super_users,
             allows_without_acl=allows_without_acl,
             monotonic_ms=lambda: int(self.clock.seconds() * 1000),
-            run_later=DelayedTasks(self.clock).run_later,
+            run_later=self.run_later,
         )
+
+    def run_later(self, delay_ms, task):
+        self.clock.callLater(delay_ms / 1000, lambda: Deferred.fromCoroutine(task()))
 
     def put(self, pattern, *entries):
         self.cache.put({pattern: frozenset(entries)})
