@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.properties import PropertySet, class_name, integer, long, password, string, string_list
+from odradek.properties import PropertySet, UpdateMode, class_name, integer, long, password, string, string_list
 
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 """Security protocols with SASL."""
@@ -59,10 +59,12 @@ class SaslProperties(PropertySet):
         ("GSSAPI",),
         unique=True,
         may_be_empty=False,
+        update_mode=UpdateMode.PER_BROKER,
         doc=f"Mechanisms that clients may use on a listener with SASL, of: {', '.join(LOGIN_MODULES)}.",
     )
     sasl_jaas_config = password(
         "sasl.jaas.config",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Login module with its options, as in Java: the users of PLAIN as user_<name>, username and password with "
         "which the broker connects to others. Its name must have the prefix of a listener and a mechanism: "
         "listener.name.<listener>.<mechanism>.sasl.jaas.config.",
@@ -144,11 +146,13 @@ class SaslProperties(PropertySet):
     sasl_kerberos_service_name = string(
         "sasl.kerberos.service.name",
         None,
+        update_mode=UpdateMode.PER_BROKER,
         doc="Service name of the brokers; it must not contradict the option serviceName of the login module of GSSAPI.",
     )
     sasl_kerberos_principal_to_local_rules = string_list(
         "sasl.kerberos.principal.to.local.rules",
         ("DEFAULT",),
+        update_mode=UpdateMode.PER_BROKER,
         doc="Rules that map principals to user names, of which the first that applies counts: DEFAULT, or "
         "RULE:[n:string](regexp)s/pattern/replacement/g with /L or /U.",
     )

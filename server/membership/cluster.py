@@ -15,7 +15,7 @@ from twisted.internet.defer import Deferred
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.found_directories import KnownPartitions
-from odradek.properties import PropertySet
+from odradek.properties import PropertyError, PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
 from odradek.protocol.messages.alter_partition import AlterPartitionRequest
@@ -78,6 +78,7 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
+    from odradek.server.security.sasl.client import SaslClient
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class ClusterMembership:
         self.metadata_wait = MetadataWait(metadata, pacing, self._delay)
         self.first_metadata = FirstMetadata(metadata, environment.reactor, pacing)
         self._tls_context: ReloadedContext | None = None
+        self._sasl_client: SaslClient | None = None
         self._channels = self._make_channels()
         self._control: BrokerControl | None = None
         self._replicas: ReplicaManager | None = None
@@ -174,7 +176,8 @@ class ClusterMembership:
             return done
 
         settings = make_client_settings(config)
-        return SaslClient(settings, environment.random_source.getrandbits, run_in_thread).authenticate
+        self._sasl_client = SaslClient(settings, environment.random_source.getrandbits, run_in_thread)
+        return self._sasl_client.authenticate
 
     def _make_connect(self) -> Connect:
         """Return the function that connects to other brokers, with TLS if their listener has it."""
@@ -190,9 +193,20 @@ class ClusterMembership:
         return connect_with_tls(connect, self._tls_context)
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Use the changed key store and trust store for new connections to other brokers."""
+        """Use changed properties of TLS and SASL for new connections to other brokers."""
         if self._tls_context is not None:
             self._tls_context.update(config.tls_settings(self._config.inter_broker_name))
+        if self._sasl_client is not None:
+            self._update_sasl_client(self._sasl_client, config)
+
+    @staticmethod
+    def _update_sasl_client(client: "SaslClient", config: BrokerConfig) -> None:
+        from odradek.server.security.sasl.settings import make_client_settings
+
+        try:
+            client.update(make_client_settings(config))
+        except PropertyError as error:
+            logger.error("changed credentials for other brokers are not used, and the last ones remain: %s", error)
 
     def _make_controller_client(self) -> ControllerClient:
         node_id = self._config.node_id

@@ -163,3 +163,16 @@ def test_a_broker_without_the_credential_is_refused() -> None:
     link.answer(SaslAuthenticateResponse(auth_bytes=b"r=" + first + b",s=c2FsdA==,i=4096"), nonce)
     link.answer(SaslAuthenticateResponse(auth_bytes=b"v=" + base64.b64encode(b"\0" * 32)))
     assert "does not have the credential" in caller.failed("a")
+
+
+def test_changed_credentials_are_used_for_the_next_connection() -> None:
+    client = SaslClient(ClientSettings("PLAIN", "broker", "before"), lambda bits: 12345, Threads().run)
+    tokens = []
+    for password in ("before", "after"):
+        client.update(ClientSettings("PLAIN", "broker", password))
+        caller = Caller(authenticate=client.authenticate)
+        caller.send("a")
+        link = caller.network.accept()
+        link.answer(SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        tokens.append(link.answer(SaslAuthenticateResponse()).message.auth_bytes)
+    assert tokens == [b"\0broker\0before", b"\0broker\0after"]

@@ -2,6 +2,7 @@
 
 - `mechanism`: the interface of a mechanism
 - `mechanisms`: the mechanisms of a listener
+- `reloaded_mechanisms`: their replacement when properties change
 - `settings`: their properties
 - `jaas`: login modules in the configuration
 - `jaas_file`: login modules in Java's JAAS files

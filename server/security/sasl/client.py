@@ -7,6 +7,7 @@ import base64
 import hmac
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Protocol
 
 from odradek.protocol.errors import read_error_code
@@ -139,7 +140,11 @@ class SaslClient:
         self._random_bits = random_bits
         self._run_in_thread = run_in_thread
         # The last salted password: all brokers have the same credential.
-        self._salted: tuple[tuple[bytes, int], bytes] | None = None
+        self._salted: tuple[tuple[str, bytes, int], bytes] | None = None
+
+    def update(self, settings: ClientSettings) -> None:
+        """Use other credentials for the next connections."""
+        self._settings = settings
 
     async def authenticate(self, ask: Ask) -> int:
         """Authenticate one connection; return the session's lifetime in ms, 0 without an end. Raises SaslError."""
@@ -150,17 +155,20 @@ class SaslClient:
         if mechanism == "PLAIN":
             return PlainClientExchange(user, password)
         return ScramClientExchange(
-            SCRAM_MECHANISMS[mechanism], user, make_random_text(self._random_bits), self._salt_password
+            SCRAM_MECHANISMS[mechanism],
+            user,
+            make_random_text(self._random_bits),
+            partial(self._salt_password, password),
         )
 
-    async def _salt_password(self, mechanism: ScramMechanism, salt: bytes, iterations: int) -> bytes:
-        if self._salted is not None and self._salted[0] == (salt, iterations):
+    async def _salt_password(self, password: str, mechanism: ScramMechanism, salt: bytes, iterations: int) -> bytes:
+        if self._salted is not None and self._salted[0] == (password, salt, iterations):
             return self._salted[1]
         results: list[bytes] = []
 
         def work() -> None:
-            results.append(mechanism.salt_password(self._settings.password, salt, iterations))
+            results.append(mechanism.salt_password(password, salt, iterations))
 
         await self._run_in_thread(work)
-        self._salted = (salt, iterations), results[0]
+        self._salted = (password, salt, iterations), results[0]
         return results[0]

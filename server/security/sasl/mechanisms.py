@@ -55,12 +55,9 @@ class ListenerMechanism(NamedTuple):
     max_reauth_ms: int
 
 
-def make_mechanisms(settings: SaslSettings, parts: MechanismParts) -> dict[str, ListenerMechanism]:
-    """Return the enabled mechanisms of a listener, by name. Raises PropertyError."""
-    return {
-        one.mechanism: ListenerMechanism(_MAKERS[one.mechanism](one, parts), one.max_reauth_ms)
-        for one in settings.mechanisms
-    }
+def make_mechanism(settings: MechanismSettings, parts: MechanismParts) -> ListenerMechanism:
+    """Return a mechanism of a listener. Raises PropertyError."""
+    return ListenerMechanism(_MAKERS[settings.mechanism](settings, parts), settings.max_reauth_ms)
 
 
 def check_mechanisms(settings: SaslSettings) -> None:
@@ -76,7 +73,8 @@ def check_mechanisms(settings: SaslSettings) -> None:
         run_in_thread=lambda work, done: None,
         on_stop=lambda stop: None,
     )
-    make_mechanisms(settings, parts)
+    for one in settings.mechanisms:
+        make_mechanism(one, parts)
 
 
 def _never_call(delay_s: float, function: Callable[[], object], /) -> Timer:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.properties import HIDDEN, PropertyError
-from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_MODULES
+from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_MODULES, MECHANISM_PROPERTIES
 from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_login_module
 
 if TYPE_CHECKING:
@@ -35,6 +35,11 @@ class MechanismSettings(NamedTuple):
     max_reauth_ms: int
     find: Callable[[str], Any]
     find_name: Callable[[str], str]
+
+    def has_values_of(self, other: "MechanismSettings") -> bool:
+        """Return whether all properties are equal, whatever the names under which they are set."""
+        names = (name for name in MECHANISM_PROPERTIES if name != JAAS)
+        return self.jaas == other.jaas and all(self.find(name) == other.find(name) for name in names)
 
     def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
         """Return the error of one of MECHANISM_PROPERTIES."""
