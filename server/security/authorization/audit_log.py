@@ -92,9 +92,7 @@ class AuditLog:
         count = self._find_count(attempt)
         if not self._admits(count):
             count.omitted += 1
-            if not self._is_report_due:
-                self._is_report_due = True
-                self._run_later(_INTERVAL_MS, self._report)
+            self._schedule_report()
             return
         count.written += 1
         logger.info("%s", _format_line("Denied", attempt, decision))
@@ -116,9 +114,18 @@ class AuditLog:
         self._shared += 1
         return True
 
+    def _schedule_report(self) -> None:
+        if not self._is_report_due:
+            self._is_report_due = True
+            self._run_later(_INTERVAL_MS, self._report)
+
     async def _report(self) -> None:
         self._is_report_due = False
-        self._report_omitted()
+        if self._monotonic_ms() // _INTERVAL_MS != self._second:
+            self._report_omitted()
+        elif self._others.omitted or any(count.omitted for count in self._counts.values()):
+            # A denial of the present second has reported those of the last one.
+            self._schedule_report()
 
     def _report_omitted(self) -> None:
         """Log the number of denials that were omitted, and begin to count again."""

@@ -204,6 +204,17 @@ def test_a_summary_precedes_the_first_denial_of_the_next_second(setup, denials, 
     assert len(caplog.messages) == 2
 
 
+def test_a_summary_does_not_end_the_present_second(setup, denials, caplog):
+    setup.clock.rightNow = 0.9
+    assert denials(11, mallory="10.0.0.1") == [10]
+    setup.clock.rightNow = 1.5
+    assert denials(11, mallory="10.0.0.1") == [10]
+    setup.clock.advance(0.45)
+    assert denials(11, mallory="10.0.0.1") == [0]
+    setup.clock.advance(1)
+    assert caplog.messages == [OMITTED + 'count=12 clients=1 most="User:mallory"@10.0.0.1:12']
+
+
 def test_the_same_principal_at_another_address_is_another_client(denials):
     assert denials(12, alice="10.0.0.1") == [10]
     assert denials(2, alice="10.0.0.2") == [2]
