@@ -4,7 +4,8 @@ The handlers are called even if no topic is left, because they determine the err
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from odradek.protocol.errors import ErrorCode
@@ -166,9 +167,13 @@ def _divide_deletions(
     those that do not exist only the names with both rights are left to the controller: it may have a new topic that
     `metadata` does not have yet.
     """
-    keys: Iterable[str | bytes | None] = [*request.topic_names, *map(_find_key, request.topics)]
+    counts: dict[str | bytes | None, int] = {}
+    for number, key in enumerate(chain(request.topic_names, map(_find_key, request.topics)), 1):
+        counts[key] = counts.get(key, 0) + 1
+        if number % ROWS_PER_STEP == 0:
+            yield
     refused: dict[str | bytes, _Result] = {}
-    for number, (key, count) in enumerate(Counter(keys).items(), 1):
+    for number, (key, count) in enumerate(counts.items(), 1):
         if key is not None and count == 1:
             result = _refuse_deletion(rights, metadata, key)
             if result is not None:

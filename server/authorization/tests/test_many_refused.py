@@ -5,7 +5,22 @@ from importlib import import_module
 import pytest
 from twisted.internet.defer import succeed
 
-from odradek.protocol.errors import ErrorCode
+from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestReassignablePartition,
+    AlterPartitionReassignmentsRequestReassignableTopic,
+)
+from odradek.protocol.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsRequestAlterReplicaLogDir,
+    AlterReplicaLogDirsRequestAlterReplicaLogDirTopic,
+)
+from odradek.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsRequestScramCredentialDeletion,
+)
 from odradek.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsRequestCreatePartitionsTopic,
@@ -23,6 +38,10 @@ from odradek.protocol.messages.describe_producers import (
     DescribeProducersRequestTopicRequest,
 )
 from odradek.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from odradek.protocol.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
+)
 from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -199,3 +218,75 @@ def test_the_partitions_of_refused_topics_are_collected_in_steps():
     count, response = count_iterations(Guarded("Produce", 9), request)
     assert count >= 3000 // DECISIONS_PER_STEP + 3000 // ROWS_PER_STEP - AT_ONCE
     assert [row.index for row in response.responses[0].partition_responses] == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "request_", "field"),
+    [
+        (
+            "ElectLeaders",
+            2,
+            ElectLeadersRequest(
+                topic_partitions=[ElectLeadersRequestTopicPartitions(topic=name, partitions=[0, 1]) for name in NAMES]
+            ),
+            "replica_election_results",
+        ),
+        (
+            "AlterPartitionReassignments",
+            0,
+            AlterPartitionReassignmentsRequest(
+                topics=[
+                    AlterPartitionReassignmentsRequestReassignableTopic(
+                        name=name,
+                        partitions=[AlterPartitionReassignmentsRequestReassignablePartition(partition_index=0)],
+                    )
+                    for name in NAMES
+                ]
+            ),
+            "responses",
+        ),
+        (
+            "AlterReplicaLogDirs",
+            2,
+            AlterReplicaLogDirsRequest(
+                dirs=[
+                    AlterReplicaLogDirsRequestAlterReplicaLogDir(
+                        path="/x",
+                        topics=[
+                            AlterReplicaLogDirsRequestAlterReplicaLogDirTopic(name=name, partitions=[0, 1, 0])
+                            for name in NAMES
+                        ],
+                    )
+                ]
+            ),
+            "results",
+        ),
+        (
+            "AlterUserScramCredentials",
+            0,
+            AlterUserScramCredentialsRequest(
+                deletions=[
+                    AlterUserScramCredentialsRequestScramCredentialDeletion(name=name, mechanism=1) for name in NAMES
+                ]
+            ),
+            "results",
+        ),
+    ],
+)
+def test_the_rows_of_a_refused_request_are_made_while_they_are_encoded(api, version, request_, field):
+    row = next(row for row in APIS.values() if row.name == api)
+    bound = BoundApi(row, version, ())
+    error = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "no")
+    response = bound.make_error_response(request_, version, error)
+    assert response is not None and not isinstance(getattr(response, field), list)
+    out = bytearray()
+    bound.encode(response, out, [])
+    decoded = codec.decode(type(response), version, bytes(out))
+    results = getattr(decoded, field)
+    codes = [
+        one.error_code
+        for result in results
+        for one in (getattr(result, "partitions", None) or getattr(result, "partition_result", None) or [result])
+    ]
+    assert len(results) == len(NAMES)
+    assert codes == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * len(codes)
