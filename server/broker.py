@@ -273,6 +273,7 @@ class Broker:
         image.listeners.append(self._on_metadata)
         self._set_authorizer(services)
         services.tokens = membership.clients.tokens
+        services.unknown_users = membership.clients.unknown_users
         await membership.join(services, self._make_registration(advertised))
         return services
 
@@ -285,7 +286,9 @@ class Broker:
         from odradek.server.authorization.stage import AuthorizationStage, list_guard_modules
         from odradek.server.security.authorization.acl_authorizer import make_authorizer
 
-        authorizer = make_authorizer(self.config, acls.cache, self._environment.monotonic_ms)
+        authorizer = make_authorizer(
+            self.config, acls.cache, self._environment.monotonic_ms, self._delayed_tasks.run_later
+        )
         self._stages = (AuthorizationStage(authorizer),)
         self.guards = list_guard_modules(services.apis.values())
 
