@@ -506,8 +506,8 @@ def run(config: BrokerConfig, started_s: float) -> int:
         # The objects created so far live until the end: garbage collections that skip them delay requests less.
         gc.collect()
         gc.freeze()
-        # The middle generation is collected after 5,000 new objects, which takes 1 to 1.5 ms; after 50,000 it would take
-        # 25 ms. The oldest is collected after 20 million.
+        # The middle generation is collected after 5,000 new objects, which takes some 1.5 ms; after 50,000 it would
+        # take 25 ms. The oldest is collected after 20 million.
         gc.set_threshold(2_500, 1, 4_000)
         preload_served = partial(preload_at_once, broker.services.apis, broker.guards)
         reactor.callLater(_PRELOAD_AFTER_S, environment.run_in_thread, preload_served, _report_preloading)
