@@ -109,6 +109,8 @@ class LogCreation:
             return False
         table, made = self._table, self._files.made
         counts = dict(table.log_counts)
+        for files in made.values():
+            counts[files.path.rpartition("/")[0]] += 1
         paths: dict[Key, str] = {}
         for key in keys:
             is_known = key in table.logs or key in table.offline or key in made

@@ -60,6 +60,15 @@ def test_the_logs_are_found_after_a_crash_of_the_broker() -> None:
     assert [served(again, partition=index).log_end_offset for index in range(COUNT)] == [1] + [0] * (COUNT - 1)
 
 
+def test_files_of_later_logs_are_spread_over_the_directories() -> None:
+    threads = Threads()
+    manager = opened(MemoryFileSystem(), run_in_thread=threads)
+    for count in (9, 18, 27, 36):
+        make_files(manager, threads, count)
+    create(manager, 36)
+    assert list(manager.table.log_counts.values()) == [18, 18]
+
+
 def test_few_logs_are_created_without_a_thread() -> None:
     threads = Threads()
     assert not make_files(opened(MemoryFileSystem(), run_in_thread=threads), threads, 7)

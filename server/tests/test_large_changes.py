@@ -224,6 +224,30 @@ def test_a_topic_may_be_deleted_while_a_thread_makes_its_files(tmp_path, is_crea
     close(paced)
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_thread_makes_the_next_files_while_logs_are_created(tmp_path, is_deleted):
+    fs, threads = MemoryFileSystem(), Threads()
+    logs = opened(fs, ["/data"], run_in_thread=threads)
+    paced = Paced(tmp_path, logs, threads)
+    requests = [paced.create("t", 150)]
+    paced.iterate(2000)
+    threads.run(1)
+    assert (len(log_keys(paced.cluster)), len(folders(fs, "/data"))) == (0, 64)
+    while len(log_keys(paced.cluster)) < 10:
+        paced.iterate()
+    if is_deleted:
+        requests.append(paced.delete("t"))
+        paced.iterate(2000)
+        assert not requests[0].called
+    threads.run()
+    assert (len(log_keys(paced.cluster)), len(folders(fs, "/data"))) == (10, 128)
+    assert paced.finish(*requests) == [0] * len(requests)
+    paced.assert_agrees()
+    assert len(log_keys(paced.cluster)) == (0 if is_deleted else 150)
+    assert len([name for name in folders(fs, "/data") if not name.endswith("-delete")]) == len(log_keys(paced.cluster))
+    close(paced)
+
+
 def test_a_small_change_takes_few_iterations(paced):
     assert paced.finish(paced.create("t", 1)) == [0]
     assert paced.finish(paced.alter("t", "retention.ms", "5")) == [0]
