@@ -59,6 +59,8 @@ class Fetcher:
         self._broker: BrokerMetadata | None = None
         self._channel: BrokerChannel | None = None
         self._waiter: Waiter | None = None
+        # Expected errors since the last report, with the first partition and the number of partitions.
+        self._failures: dict[str, tuple[FetchedPartition, int]] = {}
         self._has_refused_session = False
         self._is_unavailable = False
         self._is_stopped = False
@@ -129,6 +131,7 @@ class Fetcher:
         await self._parts.tasks.pause()
         self._resume_delayed()
         await self._update_session()
+        self._report_failures()
         if self._is_stopped:
             return
         if self._session.has_nothing_to_send:
@@ -419,9 +422,18 @@ class Fetcher:
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR and partition.replica.partition.log is None:
             self._park(partition, "the log is offline")
         else:
-            level = logging.INFO if error.code in _EXPECTED_ERRORS else logging.ERROR
-            logger.log(level, "replica fetch failed partition=%r error=%s", partition, error)
+            if error.code in _EXPECTED_ERRORS:
+                first, count = self._failures.get(str(error), (partition, 0))
+                self._failures[str(error)] = first, count + 1
+            else:
+                logger.error("replica fetch failed partition=%r error=%s", partition, error)
             self._delay(partition, str(error))
+
+    def _report_failures(self) -> None:
+        """Log the expected errors: one line for all partitions of a new topic that the leader does not have yet."""
+        failures, self._failures = self._failures, {}
+        for error, (first, count) in failures.items():
+            logger.info("replica fetch failed partitions=%d first=%r error=%s", count, first, error)
 
     def _park(self, partition: FetchedPartition, reason: str) -> None:
         partition.change_state(FetchState.PARKED, reason)
