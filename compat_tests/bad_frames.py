@@ -157,9 +157,7 @@ def batch(
 def legacy_message(magic: int, value: bytes = b"value") -> bytes:
     """Return a message set of one message in the format of Kafka 0.8 (magic 0) or 0.10 (magic 1)."""
     stamp = struct.pack(">q", int(time.time() * 1000)) if magic else b""
-    body = (
-        struct.pack(">bb", magic, 0) + stamp + struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
-    )
+    body = struct.pack(">bb", magic, 0) + stamp + struct.pack(">i", -1) + struct.pack(">i", len(value)) + value
     message = struct.pack(">I", zlib.crc32(body)) + body
     return struct.pack(">qi", 0, len(message)) + message
 
@@ -175,9 +173,7 @@ def produce_request(
     """Return a Produce request with one partition; by topic id from version 13 on."""
     topic_data = ProduceRequest.TopicProduceData
     name: dict[str, Any] = {"topic_id": topic} if isinstance(topic, uuid.UUID) else {"name": topic}
-    data = topic_data(
-        partition_data=[topic_data.PartitionProduceData(index=partition, records=records)], **name
-    )
+    data = topic_data(partition_data=[topic_data.PartitionProduceData(index=partition, records=records)], **name)
     return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=5000, topic_data=[data])
 
 

@@ -45,9 +45,7 @@ def _exists(connection: Connection, topic: str) -> bool:
 
 def metadata(connection: Connection, topic: str) -> tuple[int, uuid.UUID | None]:
     """Return (error code, topic id)."""
-    asked = MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
-    )
+    asked = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     (answer,) = connection.ask(asked, MetadataResponse, 12).topics
     return answer.error_code or max((p.error_code for p in answer.partitions), default=0), answer.topic_id
 
@@ -70,9 +68,7 @@ def list_offset(
     asked = of_topic.ListOffsetsPartition(
         partition_index=partition, current_leader_epoch=leader_epoch, timestamp=timestamp
     )
-    request = ListOffsetsRequest(
-        replica_id=-1, isolation_level=0, topics=[of_topic(name=topic, partitions=[asked])]
-    )
+    request = ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=[of_topic(name=topic, partitions=[asked])])
     (answer,) = connection.ask(request, ListOffsetsResponse, version).topics[0].partitions
     return answer.error_code, answer.offset
 
@@ -157,17 +153,13 @@ def join(
 
 
 def heartbeat(connection: Connection, group: str, member: str, generation: int) -> int:
-    request = HeartbeatRequest(
-        group_id=group, generation_id=generation, member_id=member, group_instance_id=None
-    )
+    request = HeartbeatRequest(group_id=group, generation_id=generation, member_id=member, group_instance_id=None)
     return connection.ask(request, HeartbeatResponse, 3).error_code
 
 
 def sync(connection: Connection, group: str, member: str, generation: int) -> int:
     assigned = SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=b"all")
-    request = SyncGroupRequest(
-        group_id=group, generation_id=generation, member_id=member, assignments=[assigned]
-    )
+    request = SyncGroupRequest(group_id=group, generation_id=generation, member_id=member, assignments=[assigned])
     return connection.ask(request, SyncGroupResponse, 2).error_code
 
 

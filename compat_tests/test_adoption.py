@@ -79,10 +79,7 @@ def produce(bootstrap: str, topic: str) -> None:
         for partition in range(2):
             producer.produce(
                 topic,
-                [
-                    Message(b"v" * 40_000, b"key %d" % number, (), partition, then_ms)
-                    for number in range(RECORDS)
-                ],
+                [Message(b"v" * 40_000, b"key %d" % number, (), partition, then_ms) for number in range(RECORDS)],
             )
 
 

@@ -316,9 +316,7 @@ def test_producer_state_survives_restarts(start_broker, unique):
 
 def test_init_producer_id_errors(connection):
     def init(**fields: Any) -> int:
-        request = InitProducerIdRequest(
-            **{"transactional_id": None, "transaction_timeout_ms": 60_000, **fields}
-        )
+        request = InitProducerIdRequest(**{"transactional_id": None, "transaction_timeout_ms": 60_000, **fields})
         return connection.ask(request, InitProducerIdResponse, 4).error_code
 
     assert init(transactional_id="") == 42
@@ -392,12 +390,8 @@ def test_leader_epochs(connection, topics):
 
     def end_of_epoch(epoch: int, current: int = -1) -> tuple[int, int, int]:
         of_topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-        asked = of_topic.OffsetForLeaderPartition(
-            partition=0, current_leader_epoch=current, leader_epoch=epoch
-        )
-        request = OffsetForLeaderEpochRequest(
-            replica_id=-1, topics=[of_topic(topic=name, partitions=[asked])]
-        )
+        asked = of_topic.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=[of_topic(topic=name, partitions=[asked])])
         (response,) = connection.ask(request, OffsetForLeaderEpochResponse, 4).topics[0].partitions
         return response.error_code, response.leader_epoch, response.end_offset
 

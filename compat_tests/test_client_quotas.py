@@ -131,8 +131,7 @@ class Client(Connection):
                 entry(
                     entity=[entry.EntityData(entity_type=kind, entity_name=name) for kind, name in entity.items()],
                     ops=[
-                        entry.OpData(key=key, value=value or 0.0, remove=value is None)
-                        for key, value in quotas.items()
+                        entry.OpData(key=key, value=value or 0.0, remove=value is None) for key, value in quotas.items()
                     ],
                 )
                 for entity, quotas in changes

@@ -27,9 +27,7 @@ def produce(client: Any, broker: Any, topic: str, messages: list[Message], **opt
         return producer.produce(topic, messages)
 
 
-def consume(
-    client: Any, broker: Any, topic: str, count: int, partition: int = 0, **options: Any
-) -> list[Received]:
+def consume(client: Any, broker: Any, topic: str, count: int, partition: int = 0, **options: Any) -> list[Received]:
     with client.Consumer(broker.bootstrap_servers, ConsumerOptions(**options)) as consumer:
         consumer.assign([(topic, partition)])
         return read(consumer, count)
@@ -66,9 +64,7 @@ def test_every_library_reads_records_of_this_one(broker, client, library, topic,
 def test_five_megabyte_records(broker, client, unique, admin, codec):
     admin.create_topic(unique, configs={"max.message.bytes": str(6 * MB)})
     big = bytes(range(256)) * (5 * MB // 256)
-    produce(
-        client, broker, unique, [Message(big), Message(b"after")], compression=codec, max_request_bytes=6 * MB
-    )
+    produce(client, broker, unique, [Message(big), Message(b"after")], compression=codec, max_request_bytes=6 * MB)
     records = consume(client, broker, unique, 2)
     assert [(len(r.value or b""), zlib.crc32(r.value or b"")) for r in records] == [
         (len(big), zlib.crc32(big)),
@@ -105,9 +101,7 @@ def test_create_time_is_kept(broker, client, topic):
     now = int(time.time() * 1000)
     stamps = [now - 5000, now - 9000, now]
     produce(client, broker, topic, [Message(b"x", timestamp_ms=t) for t in stamps])
-    assert [(r.timestamp_ms, r.timestamp_type) for r in consume(client, broker, topic, 3)] == [
-        (t, 0) for t in stamps
-    ]
+    assert [(r.timestamp_ms, r.timestamp_type) for r in consume(client, broker, topic, 3)] == [(t, 0) for t in stamps]
 
 
 def test_log_append_time_replaces_the_producers(broker, client, unique, admin):
@@ -159,9 +153,7 @@ def test_own_partitioner(broker, client, unique, admin):
 def test_many_partitions_in_one_topic(broker, client, unique, admin):
     """One producer and one consumer over 100 partitions; each partition keeps its order."""
     admin.create_topic(unique, 100)
-    produce(
-        client, broker, unique, [Message(b"%d" % n, partition=n % 100) for n in range(1000)], idempotent=True
-    )
+    produce(client, broker, unique, [Message(b"%d" % n, partition=n % 100) for n in range(1000)], idempotent=True)
     with client.Consumer(broker.bootstrap_servers, ConsumerOptions()) as consumer:
         consumer.assign([(unique, p) for p in range(100)])
         records = read(consumer, 1000)

@@ -175,18 +175,14 @@ def test_preferred_and_unclean_elections(cluster, unique):
 
 def test_a_leader_that_is_not_in_sync_is_elected_when_that_is_enabled(cluster, unique):
     create(cluster, unique, (2, 3))
-    run(
-        cluster, tools.CONFIGS, "--alter", "--topic", unique, "--add-config", "min.insync.replicas=1"
-    )
+    run(cluster, tools.CONFIGS, "--alter", "--topic", unique, "--add-config", "min.insync.replicas=1")
     cluster.kill(3)
     until(lambda: partitions(cluster, unique)[0] == ([2, 3], 2, [2]), 30)
     cluster.kill(2)
     until(lambda: partitions(cluster, unique)[0][1] == -1, 30)
     cluster.start_broker(3)
     until(lambda: partitions(cluster, unique)[0] == ([2, 3], -1, [2]))
-    run(
-        cluster, tools.CONFIGS, "--alter", "--topic", unique, "--add-config", "unclean.leader.election.enable=true"
-    )
+    run(cluster, tools.CONFIGS, "--alter", "--topic", unique, "--add-config", "unclean.leader.election.enable=true")
     until(lambda: partitions(cluster, unique)[0] == ([2, 3], 3, [3]))
     cluster.start_broker(2)
     until(lambda: partitions(cluster, unique)[0][2] == [2, 3], 30)

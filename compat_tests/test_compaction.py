@@ -204,6 +204,7 @@ def test_both_policies_at_once(quick: Broker, admin: Admin, unique: str) -> None
     with CLIENT.Producer(bootstrap, ProducerOptions()) as producer:
         for value in (b"1", b"2"):
             write(producer, unique, old, [(b"old", value), (b"both", value)])
+
         # Compaction merges segments; a merged segment with a new record would not be deleted.
         def has_rolled() -> bool:
             write(producer, unique, old, [(TICK, b"")])

@@ -96,9 +96,7 @@ def are_accepted(port: int, count: int) -> bool:
 def set_limit_per_address(broker: Any, most: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     name = "max.connections.per.ip.overrides"
-    entries = [
-        ConfigEntry(name, f"127.0.0.1:{most}", incremental_operation=AlterConfigOpType.SET)
-    ]
+    entries = [ConfigEntry(name, f"127.0.0.1:{most}", incremental_operation=AlterConfigOpType.SET)]
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
     for outcome in admin.incremental_alter_configs([resource]).values():
         outcome.result(timeout=15)

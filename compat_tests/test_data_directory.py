@@ -27,9 +27,7 @@ def fill(bootstrap: str) -> None:
     """Write topics with all possible contents: every codec, several segments, LogAppendTime, deletions, commits."""
     with load("kafka_python").Admin(bootstrap) as admin:
         admin.create_topic("codecs", len(CODECS))
-        admin.create_topic(
-            "segments", 1, configs={"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "1024"}
-        )
+        admin.create_topic("segments", 1, configs={"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "1024"})
         admin.create_topic("stamped", 1, configs={"message.timestamp.type": "LogAppendTime"})
         admin.create_topic("with-dots_and-dashes.1", 2)
         for partition, codec in enumerate(CODECS):
@@ -42,9 +40,7 @@ def fill(bootstrap: str) -> None:
                 )
         with CLIENT.Producer(bootstrap, ProducerOptions(linger_ms=0)) as producer:
             for start in range(0, LARGE, 50):
-                producer.produce(
-                    "segments", [Message(b"%06d" % n * 400, b"%d" % n) for n in range(start, start + 50)]
-                )
+                producer.produce("segments", [Message(b"%06d" % n * 400, b"%d" % n) for n in range(start, start + 50)])
             producer.produce("stamped", [Message(b"%d" % n) for n in range(20)])
             producer.produce("with-dots_and-dashes.1", [Message(b"x", partition=1)])
         with CLIENT.Consumer(bootstrap, ConsumerOptions(group=GROUP)) as consumer:
@@ -126,9 +122,7 @@ def test_dump_log_segments_reads_every_file(start_broker: Callable[..., Any], cl
     per_file = sections(dumped)
     assert any(p.endswith(".index") and "offset: " in text for p, text in per_file.items())
     assert any(p.endswith(".timeindex") and "timestamp: " in text for p, text in per_file.items())
-    assert not clean or any(
-        p.endswith(".snapshot") and "producerId: " in text for p, text in per_file.items()
-    )
+    assert not clean or any(p.endswith(".snapshot") and "producerId: " in text for p, text in per_file.items())
 
     commits = dump(list(data.glob("__consumer_offsets-*/*.log")), "--deep-iteration", "--offsets-decoder")
     assert f'"group":"{GROUP}"' in commits

@@ -49,9 +49,7 @@ class Login(NamedTuple):
         token = " tokenauth=true" if self.is_token else ""
         jaas = f'{SCRAM_MODULE} required username="{self.name}" password="{self.secret}"{token};'
         file = self.directory / "client.properties"
-        file.write_text(
-            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={self.mechanism}\nsasl.jaas.config={jaas}\n"
-        )
+        file.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={self.mechanism}\nsasl.jaas.config={jaas}\n")
         return tools.run(tool, "--bootstrap-server", self.servers, "--command-config", str(file), *arguments, **options)
 
     def as_token(self, token: "Token", mechanism: str = "SCRAM-SHA-256") -> "Login":

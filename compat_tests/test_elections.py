@@ -211,21 +211,21 @@ def test_the_tool_for_elections(broker, topic, tmp_path):
 def test_the_tool_for_reassignments(broker, topic, me, tmp_path):
     server = ("--bootstrap-server", broker.bootstrap_servers)
     plan = tmp_path / "plan.json"
-    plan.write_text(
-        json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [me]}]})
-    )
+    plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [me]}]}))
     file = ("--reassignment-json-file", str(plan))
     topics = tmp_path / "topics.json"
     topics.write_text(json.dumps({"version": 1, "topics": [{"topic": topic}]}))
     generate = ("--topics-to-move-json-file", str(topics), "--broker-list", str(me), "--generate")
     generated = tools.run(tools.REASSIGN_PARTITIONS, *server, *generate).lines[-1]
     assert [row["replicas"] for row in json.loads(generated)["partitions"]] == [[me]]
-    assert "Successfully started partition reassignment" in tools.run(
-        tools.REASSIGN_PARTITIONS, *server, *file, "--execute", "--throttle", "1000000"
-    ).stdout
-    assert f"Reassignment of partition {topic}-0 is completed." in tools.run(
-        tools.REASSIGN_PARTITIONS, *server, *file, "--verify"
-    ).stdout
+    assert (
+        "Successfully started partition reassignment"
+        in tools.run(tools.REASSIGN_PARTITIONS, *server, *file, "--execute", "--throttle", "1000000").stdout
+    )
+    assert (
+        f"Reassignment of partition {topic}-0 is completed."
+        in tools.run(tools.REASSIGN_PARTITIONS, *server, *file, "--verify").stdout
+    )
     assert "No partition reassignments found." in tools.run(tools.REASSIGN_PARTITIONS, *server, "--list").stdout
 
 

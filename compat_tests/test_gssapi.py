@@ -183,7 +183,7 @@ def broker(realm: Realm) -> Iterator[OdradekBroker]:
         "security.inter.broker.protocol": "SASL_PLAINTEXT",
         "sasl.kerberos.service.name": "kafka",
         "sasl.kerberos.principal.to.local.rules": r"RULE:[2:$1](app)s/app/service/,DEFAULT",
-        f"{PREFIX}.sasl.jaas.config": f'{LOGIN_MODULE} required useKeyTab=true storeKey=true '
+        f"{PREFIX}.sasl.jaas.config": f"{LOGIN_MODULE} required useKeyTab=true storeKey=true "
         f'keyTab="{realm.broker_keytab}" principal="{SERVICE}";',
     }
     with (

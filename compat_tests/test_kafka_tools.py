@@ -79,12 +79,8 @@ def test_records_of_librdkafka_are_read_by_the_console_consumer(broker, tool, un
         "print.offset=true",
         "print.timestamp=true",
     ]
-    arguments = [
-        argument for each in [*shown, "key.separator=;"] for argument in ("--formatter-property", each)
-    ]
-    result = tool(
-        tools.CONSOLE_CONSUMER, "--topic", unique, "--from-beginning", "--max-messages", "3", *arguments
-    )
+    arguments = [argument for each in [*shown, "key.separator=;"] for argument in ("--formatter-property", each)]
+    result = tool(tools.CONSOLE_CONSUMER, "--topic", unique, "--from-beginning", "--max-messages", "3", *arguments)
     assert sorted(result.lines) == [
         f"CreateTime:{now};Partition:0;Offset:0;a:1,a:null;k1;first",
         f"CreateTime:{now + 1};Partition:0;Offset:1;NO_HEADERS;k2;null",
@@ -104,13 +100,10 @@ def test_console_consumer_in_a_group_continues_where_it_stopped(broker, tool, to
 def test_topics(tool, unique):
     tool(tools.TOPICS, "--create", "--topic", unique, "--partitions", "3", "--config", "retention.ms=123456")
     described = tool(tools.TOPICS, "--describe", "--topic", unique).lines
-    assert re.match(
-        rf"Topic: {unique}\s+TopicId: \S{{22}}\s+PartitionCount: 3\s+ReplicationFactor: 1\s", described[0]
-    )
+    assert re.match(rf"Topic: {unique}\s+TopicId: \S{{22}}\s+PartitionCount: 3\s+ReplicationFactor: 1\s", described[0])
     assert "retention.ms=123456" in described[0]
     assert [
-        re.findall(r"Partition: (\d+)\s+Leader: (\d+)\s+Replicas: (\d+)\s+Isr: (\d+)", d)[0][0]
-        for d in described[1:]
+        re.findall(r"Partition: (\d+)\s+Leader: (\d+)\s+Replicas: (\d+)\s+Isr: (\d+)", d)[0][0] for d in described[1:]
     ] == [
         "0",
         "1",
@@ -137,9 +130,7 @@ def test_configs(broker, tool, topic):
         "cleanup.policy=[compact,delete],retention.ms=777777",
     )
     described = tool(tools.CONFIGS, "--describe", *of_topic).stdout
-    assert re.search(
-        r"cleanup\.policy=compact,delete sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:", described
-    )
+    assert re.search(r"cleanup\.policy=compact,delete sensitive=false synonyms=\{DYNAMIC_TOPIC_CONFIG:", described)
     assert "retention.ms=777777" in described
     tool(tools.CONFIGS, "--alter", *of_topic, "--delete-config", "retention.ms")
     everything = tool(tools.CONFIGS, "--describe", "--all", *of_topic).stdout
@@ -167,9 +158,7 @@ def test_consumer_groups(broker, tool, unique, admin):
         listed = table(tool(tools.CONSUMER_GROUPS, "--list", "--state"))
         assert [row["STATE"] for row in listed if row["GROUP"] == unique] == ["Stable"]
         rows = table(tool(tools.CONSUMER_GROUPS, "--describe", "--group", unique))
-        reported = [
-            (r["PARTITION"], r["CURRENT-OFFSET"], r["LOG-END-OFFSET"], r["LAG"], r["CLIENT-ID"]) for r in rows
-        ]
+        reported = [(r["PARTITION"], r["CURRENT-OFFSET"], r["LOG-END-OFFSET"], r["LAG"], r["CLIENT-ID"]) for r in rows]
         assert sorted(reported) == [("0", "6", "10", "4", "shown"), ("1", "0", "0", "0", "shown")]
         (member,) = table(tool(tools.CONSUMER_GROUPS, "--describe", "--members", "--group", unique))
         assert (member["CLIENT-ID"], member["#PARTITIONS"]) == ("shown", "2")
@@ -202,9 +191,7 @@ def test_get_offsets_and_delete_records(broker, tool, unique, admin, tmp_path):
     produce(broker, unique, 7)
     produce(broker, unique, 3, partition=1)
     file = tmp_path / "below.json"
-    file.write_text(
-        json.dumps({"version": 1, "partitions": [{"topic": unique, "partition": 0, "offset": 4}]})
-    )
+    file.write_text(json.dumps({"version": 1, "partitions": [{"topic": unique, "partition": 0, "offset": 4}]}))
     deleted = tool(tools.DELETE_RECORDS, "--offset-json-file", str(file))
     assert re.search(rf"partition: {unique}-0\s+low_watermark: 4", deleted.stdout)
     latest = tool(tools.GET_OFFSETS, "--topic", unique, "--time", "-1").lines
@@ -229,13 +216,9 @@ def test_log_dirs(broker, tool, topic):
 def test_performance_tools(tool, unique, admin):
     admin.create_topic(unique, 2)
     load = ["--topic", unique, "--num-records", "20000", "--record-size", "200", "--throughput", "-1"]
-    produced = tool(
-        tools.PRODUCER_PERFORMANCE, *load, "--command-property", "acks=all", "compression.type=lz4"
-    )
+    produced = tool(tools.PRODUCER_PERFORMANCE, *load, "--command-property", "acks=all", "compression.type=lz4")
     assert "20000 records sent" in produced.stdout
-    consumed = tool(
-        tools.CONSUMER_PERFORMANCE, "--topic", unique, "--num-records", "20000", "--timeout", "20000"
-    )
+    consumed = tool(tools.CONSUMER_PERFORMANCE, "--topic", unique, "--num-records", "20000", "--timeout", "20000")
     heading, row = (line.split(", ") for line in consumed.lines[:2])
     reported = dict(zip(heading, row, strict=True))
     # It stops polling at the first batch that reaches the count, and counts the whole batch.
@@ -250,9 +233,7 @@ def test_verifiable_producer_and_consumer(broker, unique, admin, tmp_path):
     consumer_arguments = [*to_broker, "--group-id", unique, "--max-messages", "5000", "--verbose"]
     output = tmp_path / "consumer"
     with RunningTool(output, tools.VERIFIABLE_CONSUMER, *consumer_arguments) as consumer:
-        produced = run(
-            tools.VERIFIABLE_PRODUCER, *to_broker, "--max-messages", "5000", "--throughput", "20000"
-        )
+        produced = run(tools.VERIFIABLE_PRODUCER, *to_broker, "--max-messages", "5000", "--throughput", "20000")
         consumer.wait_for("shutdown_complete", 40)
     acknowledged = [e for e in events(produced.stdout) if e["name"] == "producer_send_success"]
     assert [int(e["value"]) for e in acknowledged] == list(range(5000))
@@ -280,9 +261,7 @@ def test_broker_api_versions(broker, tool):
 @pytest.mark.side_by_side
 def test_dumping_a_log_that_is_being_written(broker, topic):
     """The format on disk is Kafka's while the broker runs, not only after a stop."""
-    with CLIENT.Producer(
-        broker.bootstrap_servers, ProducerOptions(idempotent=True, compression="gzip")
-    ) as producer:
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(idempotent=True, compression="gzip")) as producer:
         producer.produce(topic, [Message(b"%d" % n, b"k") for n in range(100)])
     (log,) = Path(broker.data_dir, f"{topic}-0").glob("*.log")
     dumped = run(tools.DUMP_LOG_SEGMENTS, "--deep-iteration", "--print-data-log", "--files", str(log)).stdout

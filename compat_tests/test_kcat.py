@@ -34,9 +34,7 @@ def kcat(broker: Any) -> Callable[..., str]:
 def test_records_are_read_as_written(kcat, topic, codec):
     lines = [f"key{n}:value {n}" for n in range(300)]
     kcat("-P", "-t", topic, "-K:", "-H", "h=1", "-H", "h=2", "-z", codec, stdin="\n".join(lines) + "\n")
-    reported = [
-        json.loads(line) for line in kcat("-C", "-t", topic, "-o", "beginning", "-e", "-q", "-J").splitlines()
-    ]
+    reported = [json.loads(line) for line in kcat("-C", "-t", topic, "-o", "beginning", "-e", "-q", "-J").splitlines()]
     assert [(r["offset"], f"{r['key']}:{r['payload']}") for r in reported] == list(enumerate(lines))
     assert {tuple(r["headers"]) for r in reported} == {("h", "1", "h", "2")}
 

@@ -131,9 +131,7 @@ class Traffic:
         self.moves: set[tuple[str, str, str]] = set()
         self.load = NumberedLoad(servers, self.topic, PARTITIONS)
         self.reader = GroupReader(servers, self.topic, self.names[OFFSETS])
-        self.transactions = TransactionalLoad(
-            servers, self.transactions_topic, PARTITIONS, self.names[TRANSACTIONS]
-        )
+        self.transactions = TransactionalLoad(servers, self.transactions_topic, PARTITIONS, self.names[TRANSACTIONS])
         self._stack = ExitStack()
 
     def __enter__(self) -> "Traffic":

@@ -72,9 +72,7 @@ def test_the_type_of_a_classic_group(wire, topic, unique):
     for types in ([], ["classic"], ["Classic"], ["CLASSIC"]):
         answer = wire.ask(ListGroupsRequest(types_filter=types), 5)
         assert {group.group_id: group.group_type for group in answer.groups}[unique] == "classic", types
-    assert unique not in {
-        group.group_id for group in wire.ask(ListGroupsRequest(types_filter=["consumer"]), 5).groups
-    }
+    assert unique not in {group.group_id for group in wire.ask(ListGroupsRequest(types_filter=["consumer"]), 5).groups}
 
 
 NO_OFFSET = -1

@@ -54,8 +54,7 @@ DELAY_MS = 200
 LIFETIME_MS = 2000
 INVALID = "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
 PLAIN = (
-    f"{PLAIN_MODULE} required "
-    'username="alice" password="alice-secret" user_alice="alice-secret" user_bob="bob-secret";'
+    f'{PLAIN_MODULE} required username="alice" password="alice-secret" user_alice="alice-secret" user_bob="bob-secret";'
 )
 SCRAM = f"{SCRAM_MODULE} required;"
 PROPERTIES = {

@@ -60,9 +60,7 @@ def certificate(name: bytes, *, has_version: bool = True) -> bytes:
 
 def ask_java(lines: Iterable[list[str | bytes]]) -> list[str | None]:
     """Return the answers of Java; None for an error."""
-    encoded = [
-        " ".join(["map" if len(line) == 2 else "name", *(_encode(field) for field in line)]) for line in lines
-    ]
+    encoded = [" ".join(["map" if len(line) == 2 else "name", *(_encode(field) for field in line)]) for line in lines]
     command = [jars.java(), "-Xshare:auto", "-cp", jars.kafka_classpath(), str(SOURCE)]
     result = subprocess.run(
         command, input="\n".join(encoded) + "\n", capture_output=True, text=True, check=True, timeout=120

@@ -109,9 +109,7 @@ SPARK_KAFKA = JarSet(
 
 POSTGRESQL = JarSet("postgresql-42.7.7", (Module("org.postgresql", "postgresql", "42.7.7"),))
 SQLITE = JarSet("sqlite-3.50.1.0", (Module("org.xerial", "sqlite-jdbc", "3.50.1.0", IN_PYSPARK),))
-DELTA = JarSet(
-    "delta-spark-4.0.0", (Module("io.delta", f"delta-spark_{SCALA_VERSION}", "4.0.0", IN_PYSPARK),)
-)
+DELTA = JarSet("delta-spark-4.0.0", (Module("io.delta", f"delta-spark_{SCALA_VERSION}", "4.0.0", IN_PYSPARK),))
 ICEBERG = JarSet(
     "iceberg-spark-1.10.0",
     (Module("org.apache.iceberg", f"iceberg-spark-runtime-4.0_{SCALA_VERSION}", "1.10.0", IN_PYSPARK),),
@@ -133,16 +131,12 @@ def java() -> str:
     found = shutil.which("java", path=os.path.join(home, "bin") if home else None)
     if found is None:
         where = "JAVA_HOME" if home else "PATH"
-        raise JarsError(
-            f"No java in {where}: install Java {OLDEST_JAVA} or later (a headless JRE is enough)."
-        )
+        raise JarsError(f"No java in {where}: install Java {OLDEST_JAVA} or later (a headless JRE is enough).")
     answer = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60)
     version = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
     if version is None or int(version[1]) < OLDEST_JAVA:
         reported = (answer.stderr + answer.stdout).strip().splitlines()
-        raise JarsError(
-            f"Java {OLDEST_JAVA} or later is needed; {found} is: {reported[0] if reported else 'unknown'}"
-        )
+        raise JarsError(f"Java {OLDEST_JAVA} or later is needed; {found} is: {reported[0] if reported else 'unknown'}")
     return found
 
 
@@ -152,9 +146,7 @@ def ivy_jar() -> Path:
     for root in (spec.submodule_search_locations or ()) if spec else ():
         for jar in sorted(Path(root, "jars").glob("ivy-*.jar")):
             return jar
-    raise JarsError(
-        "The pyspark package is not installed: run `make install`, it brings Ivy, which fetches the jars."
-    )
+    raise JarsError("The pyspark package is not installed: run `make install`, it brings Ivy, which fetches the jars.")
 
 
 def kafka_jars() -> list[Path]:
@@ -252,9 +244,7 @@ def _run_ivy(jar_set: JarSet, into: Path) -> None:
         raise JarsError(f"Fetching {jar_set.name} took longer than {FETCH_TIMEOUT_SECONDS} s.") from None
     if result.returncode != 0 or "UNRESOLVED DEPENDENCIES" in result.stdout:
         lines = (result.stdout + result.stderr).splitlines()
-        telling = [
-            x.strip() for x in lines if re.search(r"unresolved|not found|Exception|ERROR|timed out", x)
-        ]
+        telling = [x.strip() for x in lines if re.search(r"unresolved|not found|Exception|ERROR|timed out", x)]
         raise JarsError(
             f"Fetching {jar_set.name} failed. Is Maven Central reachable from here? Ivy printed:\n  "
             + "\n  ".join((telling or lines)[-15:])

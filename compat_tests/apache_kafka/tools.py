@@ -1,4 +1,4 @@
-"""Apache Kafka's command line tools, each run as its own process.
+"""Apache Kafka's command line tools, run in one JVM or each as its own process.
 
 run(TOPICS, "--bootstrap-server", server, "--list").stdout
 """
@@ -15,6 +15,7 @@ from compat_tests import limits, processes
 from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.broker import QUICK_JVM
 from compat_tests.apache_kafka.jars import java, kafka_classpath
+from compat_tests.apache_kafka.tool_server import ToolServer, ToolTimeoutError
 
 ACLS = "org.apache.kafka.tools.AclCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
@@ -39,6 +40,8 @@ LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 METADATA_QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
+
+HEAP = "256m"
 
 # Errors only, on the error stream, so that they are never mixed with a tool's output.
 LOGGING = Path(__file__).parent / "tools-log4j2.properties"
@@ -82,12 +85,41 @@ def run(
     stdin: str = "",
     timeout: float = limits.TOOL_S,
     check: bool = True,
-    heap: str = "256m",
+    heap: str = HEAP,
     jvm_options: Sequence[str] = QUICK_JVM,
     environment: Mapping[str, str] | None = None,
 ) -> ToolResult:
     """Run a tool to its end. Raises ToolError if it takes more than `timeout` seconds or, with `check`, fails."""
-    line = command(tool, arguments, heap=heap, jvm_options=jvm_options)
+    result = None
+    is_usual = environment is None and heap == HEAP and tuple(jvm_options) == QUICK_JVM
+    if is_usual and tool not in _USE_THE_END_OF_THE_JVM:
+        result = _run_in_server(tool, arguments, stdin, timeout)
+    if result is None:
+        result = _run_alone(
+            command(tool, arguments, heap=heap, jvm_options=jvm_options), tool, arguments, stdin, timeout, environment
+        )
+    if check and result.returncode != 0:
+        text = f"ended with {result.returncode}"
+        raise ToolError(_report(text, tool, arguments, result.stdout, result.stderr))
+    return result
+
+
+def _run_in_server(tool: str, arguments: Sequence[str], stdin: str, timeout: float) -> ToolResult | None:
+    try:
+        found = _SERVER.run(tool, arguments, stdin, timeout)
+    except ToolTimeoutError:
+        raise ToolError(_report(f"did not end in {timeout} s", tool, arguments, "", "")) from None
+    return None if found is None else ToolResult(*found)
+
+
+def _run_alone(
+    line: Sequence[str],
+    tool: str,
+    arguments: Sequence[str],
+    stdin: str,
+    timeout: float,
+    environment: Mapping[str, str] | None,
+) -> ToolResult:
     process = processes.start(
         line,
         stdin=subprocess.PIPE,
@@ -106,8 +138,6 @@ def run(
         process.kill()
         process.wait()
         raise
-    if check and process.returncode != 0:
-        raise ToolError(_report(f"ended with {process.returncode}", tool, arguments, stdout, stderr))
     return ToolResult(process.returncode, stdout, stderr)
 
 
@@ -125,6 +155,12 @@ def _load_classes(options: tuple[str, ...]) -> None:
     nowhere = ["--bootstrap-server", "127.0.0.1:1", "--topic", "none", "--max-block-ms", "200"]
     line = command(CONSOLE_PRODUCER, nowhere, jvm_options=(*QUICK_JVM, *options))
     subprocess.run(line, input=b"record\n", capture_output=True, timeout=limits.TOOL_S)
+
+
+_USE_THE_END_OF_THE_JVM = (VERIFIABLE_PRODUCER, VERIFIABLE_CONSUMER)
+"""Tools that flush in a hook of the JVM, which no other tool can run for them."""
+
+_SERVER = ToolServer(lambda: [f"-Xmx{HEAP}", *QUICK_JVM, *_class_archive(), f"-Dlog4j2.configurationFile={LOGGING}"])
 
 
 class RunningTool:

@@ -95,10 +95,7 @@ class Producer(common.Producer):
                 for m in messages
             ]
             answers = await asyncio.gather(*futures)
-            return [
-                Sent(a.partition, -1 if a.offset is None else a.offset) if a else Sent(-1, -1)
-                for a in answers
-            ]
+            return [Sent(a.partition, -1 if a.offset is None else a.offset) if a else Sent(-1, -1) for a in answers]
 
         return _run(produce())
 
@@ -154,9 +151,7 @@ class Consumer(common.Consumer):
 
         self._consumer = _run(start())
 
-    def subscribe(
-        self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
-    ) -> None:
+    def subscribe(self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None) -> None:
         async def subscribe() -> None:
             self._consumer.subscribe(list(topics), listener=_Listener(listener) if listener else None)
 
@@ -195,9 +190,7 @@ class Consumer(common.Consumer):
         return _run(self._consumer.position(TopicPartition(*partition)))
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
-        wanted = {
-            TopicPartition(*p): OffsetAndMetadata(offset, text) for p, (offset, text) in offsets.items()
-        }
+        wanted = {TopicPartition(*p): OffsetAndMetadata(offset, text) for p, (offset, text) in offsets.items()}
         _run(self._consumer.commit(wanted))
 
     def committed(self, partition: Partition) -> int | None:

@@ -167,9 +167,7 @@ class Producer(Closing):
 
 class Consumer(Closing):
     @abstractmethod
-    def subscribe(
-        self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
-    ) -> None:
+    def subscribe(self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None) -> None:
         """Join the group. listener("assigned" | "revoked" | "lost", partitions) is called at every change."""
 
     @abstractmethod
@@ -269,8 +267,6 @@ def wait_until(
     give_up_at = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > give_up_at:
-            raise AssertionError(
-                f"not within {timeout_s} s: {what() if callable(what) else what or condition}"
-            )
+            raise AssertionError(f"not within {timeout_s} s: {what() if callable(what) else what or condition}")
         time.sleep(0.05)
     return value

@@ -159,9 +159,7 @@ class Consumer(common.Consumer):
         self._reset = options.reset
         self._consumer = confluent_kafka.Consumer(settings)
 
-    def subscribe(
-        self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None
-    ) -> None:
+    def subscribe(self, topics: Sequence[str], listener: Callable[[str, list[Partition]], None] | None) -> None:
         if listener is None:
             self._consumer.subscribe(list(topics))
             return
@@ -302,8 +300,7 @@ class Admin(common.Admin):
     def describe_group(self, group: str) -> common.Group:
         described = self._wait(self._admin.describe_consumer_groups([group]))
         members = tuple(
-            common.GroupMember(m.member_id, m.client_id, m.group_instance_id or None)
-            for m in described.members
+            common.GroupMember(m.member_id, m.client_id, m.group_instance_id or None) for m in described.members
         )
         state = "".join(word.capitalize() for word in described.state.name.split("_"))
         return common.Group(state, described.partition_assignor, members)

@@ -44,9 +44,7 @@ class Member:
     def changes(self) -> list[tuple[str, frozenset[Partition]]]:
         """Return the (event, partitions) pairs of the library's rebalance listener, except for empty ones."""
         reported = [
-            (e["event"], frozenset(map(tuple, e["partitions"])))
-            for e in list(self.events)
-            if "partitions" in e
+            (e["event"], frozenset(map(tuple, e["partitions"]))) for e in list(self.events) if "partitions" in e
         ]
         return [(what, partitions) for what, partitions in reported if partitions]
 
@@ -62,9 +60,7 @@ class Member:
         return [value for e in list(self.events) if e["event"] == "records" for value in e["values"]]
 
     def wait_for_assignment(self, count: int, timeout_s: float = 25) -> frozenset[Partition]:
-        wait_until(
-            lambda: len(self.assignment) == count, timeout_s, f"{self.name} holds {count}: {self.events}"
-        )
+        wait_until(lambda: len(self.assignment) == count, timeout_s, f"{self.name} holds {count}: {self.events}")
         return self.assignment
 
     def leave(self) -> None:

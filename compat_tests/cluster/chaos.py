@@ -66,9 +66,7 @@ class Chaos:
         self._directory = directory
         self._seed = seed
         self._log = log
-        self._cluster = OdradekCluster(
-            PROPERTIES, directory=directory / "cluster", zookeeper_servers=zookeeper_servers
-        )
+        self._cluster = OdradekCluster(PROPERTIES, directory=directory / "cluster", zookeeper_servers=zookeeper_servers)
         brokers = self._cluster.brokers.items()
         self._links = Links({broker_name(number): f"{broker.directory}/" for number, broker in brokers})
         self.faults = Faults(self._cluster, self._links, Random(seed), log)

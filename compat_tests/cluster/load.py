@@ -129,7 +129,10 @@ def read_numbers(bootstrap_servers: str, topic: str, partitions: int) -> dict[in
             assert silent_s < READ_TIMEOUT_S, f"no record for {silent_s} s; partitions not at their ends: {waiting}"
             for message in messages:
                 partition, offset, value, error = (
-                    message.partition(), message.offset(), message.value(), message.error()
+                    message.partition(),
+                    message.offset(),
+                    message.value(),
+                    message.error(),
                 )
                 assert partition is not None
                 assert offset is not None

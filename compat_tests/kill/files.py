@@ -95,9 +95,7 @@ def dump(files: Iterable[Path], *arguments: str) -> dict[Path, list[str]]:
     listed = sorted(file for file in files if file.stat().st_size)
     if not listed:
         return {}
-    result = tools.run(
-        tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, listed)), heap="512m"
-    )
+    result = tools.run(tools.DUMP_LOG_SEGMENTS, *arguments, "--files", ",".join(map(str, listed)), heap="512m")
     complaints = find_complaints(result.stderr)
     complaints += [line for line in result.stdout.splitlines() if re.search(r"invalid bytes|Could not", line)]
     assert not complaints, "DumpLogSegments complains:\n" + "\n".join(complaints[:20])
