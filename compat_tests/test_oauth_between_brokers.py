@@ -3,6 +3,7 @@
 import base64
 import http.server
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -35,7 +36,6 @@ class Issuer:
         self.lifetime_s = 600
         self.granted = self.refused = 0
         self.scopes: set[str] = set()
-        # Before the threads of the server, each of which would generate another key.
         self.key = private_key("RS256")
         issuer = self
 
@@ -167,6 +167,21 @@ def test_a_token_in_a_file_is_read_again(issuer: Issuer, tmp_path: Path) -> None
         wait_until(lambda: cluster.log_text().count("obtained a token") == 2, what="tokens", timeout_s=60)
         replicate(issuer, cluster, "t")
     assert issuer.granted == 0
+
+
+def test_a_stop_does_not_wait_for_an_issuer_that_hangs(issuer: Issuer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        properties = {
+            **broker_properties(issuer),
+            "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{silent.getsockname()[1]}/token",
+            # Longer than the test waits for the broker.
+            "sasl.login.read.timeout.ms": "3600000",
+        }
+        with OdradekCluster(properties, size=1) as cluster:
+            connection, _ = silent.accept()
+            with connection:
+                assert cluster.stop_broker(1) == 0
+            assert "Traceback" not in cluster.log_text()
 
 
 @pytest.mark.usefixtures("kafka_jars")

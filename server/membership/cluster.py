@@ -174,6 +174,7 @@ class ClusterMembership:
             environment.monotonic,
             environment.reactor.callLater,
             environment.run_in_thread,
+            environment.run_request,
         )
         return make_inter_broker_login(config, parts)
 

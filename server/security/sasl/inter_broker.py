@@ -36,6 +36,8 @@ class InterBrokerParts(NamedTuple):
     now_ms: the wall clock
     monotonic: the monotonic clock, in seconds
     call_later: calls a function after some seconds
+    run_in_thread: calls a function in a thread
+    run_request: the same in a thread for which the stop of the broker does not wait
     """
 
     random_source: random.Random
@@ -43,12 +45,21 @@ class InterBrokerParts(NamedTuple):
     monotonic: Callable[[], float]
     call_later: CallLater
     run_in_thread: "RunInThread"
+    run_request: "RunInThread"
 
     def wait_for_thread(self, work: Callable[[], None]) -> Deferred[None]:
         """Run work in a thread; return when it has ended."""
-        done: Deferred[None] = Deferred()
-        self.run_in_thread(work, lambda error: done.errback(error) if error else done.callback(None))
-        return done
+        return _wait(self.run_in_thread, work)
+
+    def wait_for_request(self, work: Callable[[], None]) -> Deferred[None]:
+        """Run a request in a thread; return when it has ended."""
+        return _wait(self.run_request, work)
+
+
+def _wait(run_in_thread: "RunInThread", work: Callable[[], None]) -> Deferred[None]:
+    done: Deferred[None] = Deferred()
+    run_in_thread(work, lambda error: done.errback(error) if error else done.callback(None))
+    return done
 
 
 def _do_nothing() -> None:
@@ -79,12 +90,16 @@ def make_inter_broker_login(config: "BrokerConfig", parts: InterBrokerParts) -> 
 
 def check_inter_broker_login(config: "BrokerConfig") -> None:
     """Raise PropertyError if the login cannot be made."""
-    parts = InterBrokerParts(random.Random(0), lambda: 0, lambda: 0.0, _never_call, lambda work, done: None)
+    parts = InterBrokerParts(random.Random(0), lambda: 0, lambda: 0.0, _never_call, _never_run, _never_run)
     make_inter_broker_login(config, parts)
 
 
 def _never_call(delay_s: float, function: Callable[[], object], /) -> Timer:
     raise AssertionError("nothing is scheduled, because the login is not started")
+
+
+def _never_run(work: Callable[[], None], done: Callable[[Exception | None], None], /) -> None:
+    raise AssertionError("nothing runs in a thread, because the login is not started")
 
 
 def _make_oauthbearer(settings: MechanismSettings, parts: InterBrokerParts) -> InterBrokerLogin:
@@ -110,7 +125,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: InterBrokerParts) -> I
     except ValueError as error:
         raise settings.jaas_error(str(error)) from None
     login = TokenLogin(
-        source, renewal, fetch, parts.now_ms, parts.random_source.random, parts.call_later, parts.run_in_thread
+        source, renewal, fetch, parts.now_ms, parts.random_source.random, parts.call_later, parts.run_request
     )
 
     async def authenticate_with_token(ask: Ask, host: str) -> int:
@@ -235,7 +250,7 @@ def _make_gssapi(settings: MechanismSettings, parts: InterBrokerParts) -> InterB
             settings.find("sasl.login.retry.backoff.max.ms"),
         ),
         parts.monotonic,
-        parts.wait_for_thread,
+        parts.wait_for_request,
     )
 
     async def authenticate_with_ticket(ask: Ask, host: str) -> int:
