@@ -20,6 +20,7 @@ from odradek.server.config.listeners import (
     resolve_advertised,
 )
 from odradek.server.config.network import NetworkProperties
+from odradek.server.config.oauth_tokens import OAuthTokenProperties
 from odradek.server.config.passwords import PasswordProperties
 from odradek.server.config.sasl import (
     KERBEROS_PROPERTIES,
@@ -56,6 +57,7 @@ THEMES = (
     SecurityProperties,
     AuthorizationProperties,
     SaslProperties,
+    OAuthTokenProperties,
     PasswordProperties,
     DelegationTokenProperties,
     StorageProperties,
@@ -130,6 +132,7 @@ class BrokerConfig(
     SecurityProperties,
     AuthorizationProperties,
     SaslProperties,
+    OAuthTokenProperties,
     PasswordProperties,
     DelegationTokenProperties,
     StorageProperties,
