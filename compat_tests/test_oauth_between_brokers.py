@@ -4,6 +4,8 @@ import base64
 import http.server
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.parse
@@ -156,11 +158,35 @@ def size_two(properties: Mapping[str, str]) -> OdradekCluster:
     return OdradekCluster({**properties, "min.insync.replicas": "2"}, size=2)
 
 
-def test_a_cluster_with_client_credentials(issuer: Issuer) -> None:
+def show_status(
+    issuer: Issuer, cluster: OdradekCluster, directory: Path, secret: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `odradek cluster status` with a client secret."""
+    file = directory / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        f"sasl.oauthbearer.token.endpoint.url={issuer.url}/token\nsasl.oauthbearer.scope=kafka\n"
+        f"sasl.oauthbearer.client.credentials.client.id={CLIENT_ID}\n"
+        f"sasl.oauthbearer.client.credentials.client.secret={secret}\n"
+    )
+    command = [sys.executable, "-m", "odradek", "cluster", "status", "--command-config", str(file)]
+    server = ["--bootstrap-server", cluster.bootstrap_servers.partition(",")[0]]
+    return subprocess.run([*command, *server], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_cluster_with_client_credentials(issuer: Issuer, tmp_path: Path) -> None:
     with size_two(broker_properties(issuer, scope="kafka", extension_traceId="1")) as cluster:
         replicate(issuer, cluster, "t")
         assert issuer.granted == 2
         assert SECRET not in cluster.log_text()
+        status = show_status(issuer, cluster, tmp_path, SECRET)
+        assert (status.returncode, status.stderr) == (0, "")
+        refused = show_status(issuer, cluster, tmp_path, "wrong-secret")
+        assert refused.returncode == 3
+        reason = f"does not authenticate the token of {issuer.url}/token: cannot obtain it: it responded 401"
+        assert reason in refused.stderr
+        assert "wrong-secret" not in refused.stderr
+        assert refused.stderr.count("\n") == 1
     assert issuer.scopes == {"kafka"}
 
 

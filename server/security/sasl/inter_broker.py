@@ -16,6 +16,7 @@ from odradek.server.security.sasl.settings import (
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
     from odradek.server.config import BrokerConfig
+    from odradek.server.security.sasl.kerberos.initiator import InitiatorSettings
 
 _SEE_OTHER_LOG: Final = "; the log of the other broker has the reason"
 
@@ -129,39 +130,47 @@ def _make_oauthbearer(settings: MechanismSettings, parts: InterBrokerParts) -> I
 
 
 def _make_gssapi(settings: MechanismSettings, parts: InterBrokerParts) -> InterBrokerLogin:
-    try:
-        from odradek.server.security.sasl.kerberos.initiator import InitiatorSettings, KerberosInitiator
-    except ImportError as error:
-        raise settings.error("sasl.mechanism.inter.broker.protocol", settings.mechanism, str(error)) from None
     from odradek.server.security.sasl.client import authenticate
-    from odradek.server.security.sasl.kerberos.keytab import KerberosError, find_keytab
 
-    options = settings.require_jaas("principal", "keyTab").options
-    if options.get("useKeyTab", "true").lower() != "true" or options.get("useTicketCache", "").lower() == "true":
-        raise settings.jaas_error("must have useKeyTab=true and not useTicketCache=true: brokers log in with a keytab")
-    name = "sasl.kerberos.service.name"
-    service = settings.find(name) or options.get("serviceName")
-    if not service:
-        raise settings.error(name, None, "must be set for GSSAPI between brokers, for example to kafka")
-    try:
-        keytab = find_keytab(options["keyTab"])
-    except KerberosError as error:
-        raise settings.jaas_error(str(error)) from None
-    initiator = KerberosInitiator(
-        InitiatorSettings(
-            options["principal"],
-            keytab,
-            service,
-            settings.jaas_name,
-            settings.find("sasl.login.retry.backoff.ms"),
-            settings.find("sasl.login.retry.backoff.max.ms"),
-        ),
-        parts.monotonic,
-        parts.wait_for_request,
-    )
+    initiator_settings = make_initiator_settings(settings, "sasl.mechanism.inter.broker.protocol")
+    # Imported after the check that the library is installed.
+    from odradek.server.security.sasl.kerberos.initiator import KerberosInitiator
+
+    initiator = KerberosInitiator(initiator_settings, parts.monotonic, parts.wait_for_request)
 
     async def authenticate_with_ticket(ask: Ask, host: str) -> int:
         return await authenticate(ask, settings.mechanism, initiator.make_exchange(host), _SEE_OTHER_LOG)
 
     return InterBrokerLogin(authenticate_with_ticket)
 
+
+def make_initiator_settings(settings: MechanismSettings, mechanism_name: str) -> "InitiatorSettings":
+    """Return the settings of a login with a keytab. Raises PropertyError.
+
+    mechanism_name: the property that selects GSSAPI, for errors
+    """
+    try:
+        from odradek.server.security.sasl.kerberos.initiator import InitiatorSettings
+    except ImportError as error:
+        raise settings.error(mechanism_name, settings.mechanism, str(error)) from None
+    from odradek.server.security.sasl.kerberos.keytab import KerberosError, find_keytab
+
+    options = settings.require_jaas("principal", "keyTab").options
+    if options.get("useKeyTab", "true").lower() != "true" or options.get("useTicketCache", "").lower() == "true":
+        raise settings.jaas_error("must have useKeyTab=true and not useTicketCache=true: the login uses a keytab")
+    name = "sasl.kerberos.service.name"
+    service = settings.find(name) or options.get("serviceName")
+    if not service:
+        raise settings.error(name, None, "must be set for a login with GSSAPI, for example to kafka")
+    try:
+        keytab = find_keytab(options["keyTab"])
+    except KerberosError as error:
+        raise settings.jaas_error(str(error)) from None
+    return InitiatorSettings(
+        options["principal"],
+        keytab,
+        service,
+        settings.jaas_name,
+        settings.find("sasl.login.retry.backoff.ms"),
+        settings.find("sasl.login.retry.backoff.max.ms"),
+    )
