@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("kafka_jars")
 
 INPUT = "input"
 PARTITIONS = 2
-RECORDS = 3000
+RECORDS = 2000
 TRANSACTION_SIZE = 10
 EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "6"))
 

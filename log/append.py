@@ -28,6 +28,7 @@ from odradek.protocol.batches.compression import CompressionError
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
+    CONTROL_FLAG,
     CURRENT_MAGIC,
     HEADER,
     LOG_OVERHEAD,
@@ -286,6 +287,9 @@ class Appender:
         does not follow their leader yet. Raises KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError; LogDirFailure;
         ShortageError. Nothing was appended then.
         """
+        header = self._read_simple_replicated(records, leader_epoch)
+        if header is not None:
+            return self._append_simple_replicated(header, records, now_ms)
         log = self._log
         log.raise_if_failed()
         self._complete_truncation()
@@ -310,6 +314,48 @@ class Appender:
             for header, marker in zip(headers, markers, strict=True):
                 producer_replay.add_batch(log.producer_state, segment, header, None, marker)
             log.producer_state.end_offset = log.log_end_offset
+        except OSError as error:
+            raise log.refuse_or_fail("append", error) from error
+        return AppendInfo(log, first_offset, last_offset, max_timestamp, -1, size_bytes, False)
+
+    def _read_simple_replicated(self, records: memoryview, leader_epoch: int | None) -> BatchHeader | None:
+        """Return the header of a single valid batch of the log's latest leader epoch; None in any other case.
+
+        This is the usual response to a follower that is caught up. It needs none of the lists of `append_as_follower`.
+        """
+        log, size_bytes = self._log, len(records)
+        if size_bytes <= RECORD_BATCH_OVERHEAD or log.failure is not None or log.unsynced_truncation is not None:
+            return None
+        header = BatchHeader._make(_unpack_header(records))
+        epoch = header.partition_leader_epoch
+        is_simple = (
+            header.batch_length + LOG_OVERHEAD == size_bytes
+            and header.magic == CURRENT_MAGIC
+            and epoch == log.leader_epochs.latest_epoch
+            and (leader_epoch is None or epoch <= leader_epoch)
+            and header.base_offset >= log.log_end_offset
+            and header.last_offset_delta >= 0
+            and not header.attributes & CONTROL_FLAG
+            and crc32c(records[ATTRIBUTES_POSITION:]) == header.crc
+        )
+        return header if is_simple else None
+
+    def _append_simple_replicated(self, header: BatchHeader, records: memoryview, now_ms: int) -> AppendInfo:
+        log, size_bytes = self._log, len(records)
+        first_offset, max_timestamp = header.base_offset, header.max_timestamp
+        last_offset = first_offset + header.last_offset_delta
+        try:
+            segment = self._segment_for(
+                min(size_bytes, log.segment_limit_bytes), first_offset, last_offset, max_timestamp, now_ms
+            )
+            if not log.has_unwritten_epochs:
+                log.write_epochs()
+            segment.append((records,), size_bytes, last_offset, max_timestamp)
+            segment.has_checked_batches = False
+            log.log_end_offset = last_offset + 1
+            if header.producer_id >= 0:
+                producer_replay.add_batch(log.producer_state, segment, header, None)
+            log.producer_state.end_offset = last_offset + 1
         except OSError as error:
             raise log.refuse_or_fail("append", error) from error
         return AppendInfo(log, first_offset, last_offset, max_timestamp, -1, size_bytes, False)

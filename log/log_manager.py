@@ -414,6 +414,20 @@ class LogManager:
         """
         return self._creation.prepare((topic, partition), done)
 
+    def make_files(
+        self, topic: str, partitions: Iterable[int], topic_id: bytes, done: Callable[[], None]
+    ) -> bool:
+        """Make the files of logs that are about to be created, in a thread, then call `done`.
+
+        Return False, without a call of `done`, if `create_log` should make them itself. Call `discard_files` when the
+        logs are created.
+        """
+        return self._creation.make_files([(topic, partition) for partition in partitions], topic_id, done)
+
+    def discard_files(self) -> None:
+        """Remove the files that `make_files` has made for logs that were not created."""
+        self._creation.discard_files()
+
     def create_log(
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
     ) -> PartitionLog:
@@ -620,6 +634,7 @@ class LogManager:
         """
         self.cleaner.close()
         self.moves.close()
+        self._creation.close()
         threads = self.settings.num_recovery_threads_per_data_dir * len(self.directories)
         failures = close_logs(self.log_dirs.online(), self.all_logs(), monotonic_ms, self._run_all, threads)
         for path, failure in failures:

@@ -1,6 +1,7 @@
 """The listeners of a broker: ports, TLS, SASL, and the limits of connections."""
 
 import errno
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -28,9 +29,14 @@ from odradek.server.services import Services
 from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
+    from odradek.server.network.sasl import SaslListener
     from odradek.server.security.sasl.mechanisms import MechanismParts
+    from odradek.server.security.sasl.reloaded_mechanisms import ReloadedMechanisms
     from odradek.server.security.sasl.token_credentials import TokenSecret
+    from odradek.server.security.sasl.unknown_users import UnknownUsers
     from odradek.server.security.tls.reloaded_context import ReloadedContext
+
+logger = logging.getLogger(__name__)
 
 _SIZE_PROPERTIES: Final = (
     ("socket.send.buffer.bytes", socket.SO_SNDBUF),
@@ -79,6 +85,7 @@ class BrokerListeners:
         )
         self._acceptors: list[Acceptor] = []
         self._tls_contexts: dict[str, ReloadedContext] = {}
+        self._authentications: dict[str, tuple[SaslListener, ReloadedMechanisms]] = {}
         self._on_stop: list[Callable[[], None]] = []
 
     def bind(self) -> tuple[Listener, ...]:
@@ -102,6 +109,8 @@ class BrokerListeners:
         self.quotas.update(config)
         for listener_name, context in self._tls_contexts.items():
             context.update(config.tls_settings(listener_name))
+        for listener_name in self._authentications:
+            self._update_authentication(config, listener_name)
 
     def stop(self) -> None:
         """Close the ports and all connections."""
@@ -196,40 +205,61 @@ class BrokerListeners:
             return None
         # Imported here because most brokers need no SASL.
         from odradek.server.network.sasl import SaslListener
-        from odradek.server.security.sasl.mechanisms import make_mechanisms
+        from odradek.server.security.sasl.reloaded_mechanisms import ReloadedMechanisms
         from odradek.server.security.sasl.settings import make_sasl_settings
 
         environment = self._environment
         try:
             settings = make_sasl_settings(self._config, listener.name)
-            mechanisms = make_mechanisms(settings, self._mechanism_parts)
+            mechanisms = ReloadedMechanisms(settings, self._mechanism_parts)
         except PropertyError as error:
             raise ListenError(str(error)) from error
-        return SaslListener(
+        self._on_stop.append(mechanisms.stop)
+        sasl = SaslListener(
             settings,
-            mechanisms,
+            mechanisms.by_name,
             lambda: Dispatch(self._services, self._services.apis),
             self._reactor,
             environment.now_ms,
             self._config.socket_request_max_bytes,
-        ).authenticate
+        )
+        self._authentications[listener.name] = sasl, mechanisms
+        return sasl.authenticate
+
+    def _update_authentication(self, config: BrokerConfig, listener_name: str) -> None:
+        """Use the mechanisms of a changed configuration for new authentications."""
+        from odradek.server.security.sasl.settings import make_sasl_settings
+
+        sasl, mechanisms = self._authentications[listener_name]
+        try:
+            settings = make_sasl_settings(config, listener_name)
+        except PropertyError as error:
+            logger.error("changed SASL mechanisms are not used, and the last ones remain: %s", error)
+            return
+        mechanisms.update(settings)
+        sasl.mechanisms = mechanisms.by_name
 
     @cached_property
     def _mechanism_parts(self) -> "MechanismParts":
-        from odradek.server.security.sasl.mechanisms import UNKNOWN_USERS_SECRET_BYTES, MechanismParts
+        from odradek.server.security.sasl.mechanisms import MechanismParts
 
         environment = self._environment
         return MechanismParts(
             lambda: self._services.entity_configs.configs,
             self._find_token,
             environment.random_source.getrandbits,
-            environment.random_source.randbytes(UNKNOWN_USERS_SECRET_BYTES),
+            self._find_unknown_users,
             environment.now_ms,
             environment.monotonic,
             self._reactor.callLater,
             environment.run_request,
             self._on_stop.append,
         )
+
+    def _find_unknown_users(self) -> "UnknownUsers":
+        unknown_users = self._services.unknown_users
+        assert unknown_users is not None, "a listener has SASL"
+        return unknown_users
 
     def _find_token(self, token_id: str) -> "TokenSecret | None":
         """Return a valid delegation token."""

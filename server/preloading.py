@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Mapping
 from importlib import import_module
 from typing import Final
 
-from odradek.protocol.codec import decoder, small_encoder
+from odradek.protocol.codec import decoder, small_encoder, step_decoder, step_encoder
 from odradek.protocol.messages import request_class, response_class
 from odradek.server.apis import APIS, Api
 
@@ -66,6 +66,39 @@ def preload(apis: Mapping[int, Api] = APIS, guards: Iterable[str] = ()) -> Gener
         except (OSError, ImportError) as error:
             logger.debug("not preloaded messages of api=%s error=%s", key, error)
         yield
+    if any(api.in_cluster_only for api in apis.values()):
+        try:
+            yield from _preload_between_brokers()
+        except (OSError, ImportError) as error:
+            logger.debug("not preloaded messages between brokers error=%s", error)
+
+
+def _preload_between_brokers() -> Generator[None, None, None]:
+    """Compile the codecs of requests about all partitions of a new topic: each takes 1 to 2 ms, several in a row."""
+    from odradek.protocol.messages.fetch import FetchRequest
+    from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest
+    from odradek.protocol.messages.update_metadata import UpdateMetadataRequest
+    from odradek.replication.controller.propagation.requests import LEADER_AND_ISR_VERSION, UPDATE_METADATA_VERSION
+    from odradek.replication.following.fetcher import FETCH_VERSION
+
+    yield
+    requests = (
+        (LeaderAndIsrRequest, LEADER_AND_ISR_VERSION),
+        (UpdateMetadataRequest, UPDATE_METADATA_VERSION),
+        (FetchRequest, FETCH_VERSION),
+    )
+    for request, version in requests:
+        response = response_class(request.api_key)
+        for compile_encoder in (small_encoder, step_encoder):
+            compile_encoder(request, version)
+            yield
+            compile_encoder(response, version)
+            yield
+        for compile_decoder in (decoder, step_decoder):
+            compile_decoder(request, version)
+            yield
+            compile_decoder(response, version)
+            yield
 
 
 def preload_at_once(apis: Mapping[int, Api], guards: Iterable[str]) -> None:

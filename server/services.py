@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from odradek.server.quotas.switch import QuotaSwitch
     from odradek.server.request import EncodedBody
     from odradek.server.security.sasl.scram_users import ScramUsers
+    from odradek.server.security.sasl.unknown_users import UnknownUsers
     from odradek.server.work.clock import Clock, IterationEnd, Resolver
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
@@ -125,6 +126,7 @@ class Services:
     resolver: resolves host names
     store: the metadata store
     tokens: the delegation tokens and their changes; None without a secret for them
+    unknown_users: credentials of SCRAM users that do not exist; None without a listener with SASL
     now_ms, monotonic_ms: the wall clock and the monotonic clock, see `environment`
     groups_in_use, transactions_in_use: the coordinators, set at their first use
     """
@@ -184,6 +186,7 @@ class Services:
         self.quotas = quotas
         self.resolver = resolver
         self.tokens: TokenChanges | None = None
+        self.unknown_users: UnknownUsers | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None

@@ -4,6 +4,7 @@
 - `log_table`: the logs of a broker, and partitions that are found but not served
 - `log_directories`: log directories that are online, and failures that take one offline
 - `loading`: opening of all logs at start
+- `new_log_files`: files of logs that are about to be created, made in a thread
 - `creation`: creation of logs
 - `retirement`: deletion of logs, and strays
 - `closing`: close of all logs

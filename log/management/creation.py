@@ -1,6 +1,8 @@
 """Creation of logs, and of the topic ids in their directories (KIP-516)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Final
 
 from odradek.log.background.tasks import RunInThread, Schedule
 from odradek.log.config import LogConfig
@@ -8,6 +10,7 @@ from odradek.log.empty_log import create_partition_log
 from odradek.log.management.checkpoint_task import OffsetCheckpoints
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
+from odradek.log.management.new_log_files import NewLogFiles
 from odradek.log.management.retirement import LogRetirement
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
@@ -32,6 +35,9 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 
 _MAX_PREFERENCES = 10_000
 """Limit of preferred log directories, which clients may set for partitions that are never created."""
+
+_MIN_IN_THREAD: Final = 8
+"""Fewer logs are created sooner without a thread."""
 
 
 class LogCreation:
@@ -60,6 +66,9 @@ class LogCreation:
         self._run_in_thread = run_in_thread
         self._choose_jitter_ms = choose_jitter_ms
         self._name_syncs = {path: self._name_sync(directory) for path, directory in log_dirs.by_path.items()}
+        self._files = NewLogFiles(fs, run_in_thread, self._on_files_failed)
+        # Topic ids that are in the directories of logs, and not in the table yet.
+        self._written_ids: dict[Key, bytes] = {}
         self.preferred: dict[Key, str] = {}
 
     def prefer(self, key: Key, path: str) -> None:
@@ -89,6 +98,57 @@ class LogCreation:
             self._checkpoints.remove_deleted(directory.path, removed)
         return True
 
+    def make_files(self, keys: Iterable[Key], topic_id: bytes, done: Callable[[], None]) -> bool:
+        """Make the files of new logs of a topic in a thread, then call `done`, also after a failure.
+
+        `create` uses them. Return False, without a call of `done`, if `create` should make them: there are few, or a
+        log directory is offline.
+        """
+        online = self._log_dirs.online()
+        if len(online) < len(self._log_dirs.by_path):
+            return False
+        table, made = self._table, self._files.made
+        counts = dict(table.log_counts)
+        for files in made.values():
+            counts[files.path.rpartition("/")[0]] += 1
+        paths: dict[Key, str] = {}
+        for key in keys:
+            is_known = key in table.logs or key in table.offline or key in made
+            if is_known or any(directory.may_have_checkpoint_of(key) for directory in online):
+                continue
+            path = self._candidates(key, counts)[0].path
+            counts[path] += 1
+            paths[key] = f"{path}/{partition_name(*key)}"
+        if len(paths) < _MIN_IN_THREAD:
+            return False
+        self._files.make(paths, topic_id, done)
+        return True
+
+    def discard_files(self) -> None:
+        """Remove the files that were made for logs that are not created, because their topic was deleted."""
+        for key in list(self._files.made):
+            self._discard_files_of(key)
+
+    def _discard_files_of(self, key: Key) -> None:
+        made = self._files.made.pop(key)
+        if self._log_dirs.by_path[made.path.rpartition("/")[0]].failure is None:
+            # A failure takes the log directory offline.
+            with suppress(LogDirFailure, ShortageError):
+                self._retirement.remove_tree_later(self._retirement.rename(made.path, key, DELETE_SUFFIX), 0)
+
+    def _on_files_failed(self, key: Key, path: str, error: OSError) -> None:
+        """Remove an incomplete directory. The creation of the log fails with the same error, and reports it."""
+        directory = self._log_dirs.by_path[path.rpartition("/")[0]]
+        failure = storage_error(directory.path, f"creating {path} failed: {error}", error)
+        try:
+            self._remove_incomplete(directory, path, key, failure)
+        except (LogDirFailure, ShortageError) as failed:
+            self._log_dirs.fail(directory.path, failed)
+
+    def close(self) -> None:
+        """Make no more files."""
+        self._files.close()
+
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:
         """Create a log. Call `store_topic_id` or `sync_names` then.
 
@@ -96,7 +156,8 @@ class LogCreation:
         """
         short: ShortageError | None = None
         offline = self._table.offline
-        for directory in self._candidates(key):
+        self._check_files(key)
+        for directory in self._candidates(key, self._table.log_counts):
             try:
                 path = f"{directory.path}/{partition_name(*key)}"
                 online = self._log_dirs.online()
@@ -109,18 +170,43 @@ class LogCreation:
                 continue
             self._table.add(key, log)
             self.preferred.pop(key, None)
+            if key in self._files.made:
+                self._discard_files_of(key)
             return log
         if short is not None and key not in offline:
             raise short
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no log directory can be used for {partition_name(*key)}")
 
-    def _candidates(self, key: Key) -> list[LogDirectory]:
-        """Return the log directories in which to try to create a log, in this order."""
-        online, counts = self._log_dirs.online(), self._table.log_counts
+    def _check_files(self, key: Key) -> None:
+        """Discard files that were made in another log directory than is preferred now.
+
+        Raises KAFKA_STORAGE_ERROR if their log directory has failed: the next start finds the log there.
+        """
+        made = self._files.made.get(key)
+        if made is None:
+            return
+        parent = made.path.rpartition("/")[0]
+        if self._log_dirs.by_path[parent].failure is not None:
+            del self._files.made[key]
+            self._table.offline[key] = made.path
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {made.path} is offline")
+        if self.preferred.get(key, parent) != parent:
+            self._discard_files_of(key)
+
+    def _candidates(self, key: Key, counts: Mapping[str, int]) -> list[LogDirectory]:
+        """Return the log directories in which to try to create a log, in this order.
+
+        counts: number of logs in each log directory
+        """
+        online = self._log_dirs.online()
         preferred = self.preferred.get(key)
         if preferred is not None:
             return [directory for directory in online if directory.path == preferred]
-        return sorted(online, key=lambda directory: counts[directory.path])
+        made = self._files.made.get(key)
+        if made is None:
+            return sorted(online, key=lambda directory: counts[directory.path])
+        parent = made.path.rpartition("/")[0]
+        return sorted(online, key=lambda directory: (directory.path != parent, counts[directory.path]))
 
     def create_future(
         self, current: PartitionLog, path: str, unique: bytes, now_ms: int, producer_expiration_ms: int
@@ -182,14 +268,11 @@ class LogCreation:
         if self._fs.spare_descriptors() < 1:
             raise ExhaustedError(directory.path, f"no file descriptor is left for the log of {partition_name(*key)}")
         self._remove_checkpoints_of(key, directory, checked)
-        if self._fs.exists(path):
-            self._retirement.rename(path, key, STRAY_SUFFIX)
+        made = self._files.take(key, path)
+        if made is None:
+            self._make_directory(directory, path, key)
         try:
-            self._fs.make_directory(path)
-        except OSError as error:
-            raise storage_error(directory.path, f"creating {path} failed: {error}", error) from error
-        try:
-            return create_partition_log(
+            log = create_partition_log(
                 self._fs,
                 path,
                 *key,
@@ -203,6 +286,17 @@ class LogCreation:
         except (LogDirFailure, ShortageError) as error:
             self._remove_incomplete(directory, path, key, error)
             raise
+        if made is not None:
+            self._written_ids[key] = made.topic_id
+        return log
+
+    def _make_directory(self, directory: LogDirectory, path: str, key: Key) -> None:
+        if self._fs.exists(path):
+            self._retirement.rename(path, key, STRAY_SUFFIX)
+        try:
+            self._fs.make_directory(path)
+        except OSError as error:
+            raise storage_error(directory.path, f"creating {path} failed: {error}", error) from error
 
     def _remove_incomplete(
         self, directory: LogDirectory, path: str, key: Key, error: LogDirFailure | ShortageError
@@ -237,8 +331,10 @@ class LogCreation:
 
     def store_topic_id(self, log: PartitionLog, topic_id: bytes) -> None:
         """Write the topic id into the log's directory. Raises LogDirFailure, ShortageError."""
-        self._write_topic_id(log, topic_id)
-        self._table.topic_ids[log.topic, log.partition] = topic_id
+        key = (log.topic, log.partition)
+        if self._written_ids.pop(key, None) != topic_id:
+            self._write_topic_id(log, topic_id)
+        self._table.topic_ids[key] = topic_id
         log.mark_name_unsynced()
         self.sync_names(log)
 

@@ -59,8 +59,9 @@ class OffsetCheckpointFile:
     def may_hold(self, key: tuple[str, int]) -> bool:
         """Return whether the file contains an entry of this partition, or a pending write may add one."""
         with self._state_lock:
-            contents = (self.recorded, self._written, self._uncertain)
-            return any(offsets is not None and key in offsets for offsets in contents)
+            written, uncertain = self._written, self._uncertain
+            is_written = (written is not None and key in written) or (uncertain is not None and key in uncertain)
+            return is_written or key in self.recorded
 
     def close(self) -> None:
         """Make later writes do nothing: another broker may use the directory. Waits for a write in progress."""

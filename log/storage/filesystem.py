@@ -356,7 +356,10 @@ class OsFileSystem:
         return sorted(os.listdir(directory))
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.mkdir(path)
+        except (FileExistsError, FileNotFoundError):
+            os.makedirs(path, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

@@ -237,7 +237,11 @@ class LogDirectory:
 
     def may_have_checkpoint_of(self, key: tuple[str, int]) -> bool:
         """Return whether a checkpoint file has an entry for this partition, or a prepared write might add one."""
-        return any(checkpoint.may_hold(key) for checkpoint in self._checkpoints.values())
+        # Called for each new log. `any` would take half as long again.
+        for checkpoint in self._checkpoints.values():  # noqa: SIM110
+            if checkpoint.may_hold(key):
+                return True
+        return False
 
     def _write(self, file_name: str) -> None:
         if self.failure is not None:

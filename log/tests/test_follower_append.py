@@ -1,14 +1,17 @@
 """Appends of a follower: the leader's bytes, unchanged, with all that the log derives from them."""
 
 import errno
+from random import Random
+from typing import Any
 
 import pytest
 
-from odradek.log.append import UnexpectedOffsetError
+from odradek.log.append import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, memory_fs, open_log, read_all
 from odradek.log.validation.batch import Origin, chunk_batches
+from odradek.protocol.batches.record_batch import LOG_OVERHEAD, STAMP
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec, ControlType, build_batch, build_control_batch
 
@@ -67,6 +70,50 @@ def test_a_follower_derives_the_state_that_its_leader_has() -> None:
     again = open_log(fs, is_clean=False)
     assert bytes(again.producer_state.producers.records) == bytes(leader.producer_state.producers.records)
     assert again.leader_epochs.entries == leader.leader_epochs.entries
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_batches_appended_one_by_one_or_together_leave_the_same_state(seed: int) -> None:
+    """A single batch takes the fast path of the usual response; one that an incomplete batch follows does not."""
+    random, offset, sequences = Random(seed), 0, {1: 0, 2: 0}
+    single, general = open_log(), open_log()
+    for _ in range(40):
+        offset += random.choice([0, 0, 0, 3])
+        producer_id, count = random.choice([-1, 1, 2]), random.randrange(1, 4)
+        timestamp = NOW_MS + random.randrange(1000)
+        codec = random.choice([Codec.NONE, Codec.NONE, Codec.GZIP])
+        producer: dict[str, Any] = {}
+        if producer_id > 0:
+            producer = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": sequences[producer_id]}
+            sequences[producer_id] += count
+        values = [b"v" * random.randrange(200)] * count
+        data = batch(values, timestamp=timestamp, codec=codec, **producer)
+        stamped = STAMP.pack(offset, len(data) - LOG_OVERHEAD, offset // 40) + bytes(data[STAMP.size :])
+        results = []
+        for log, tail in ((single, b""), (general, b"\0" * 5)):
+            info = log.append_as_follower(memoryview(stamped + tail), now_ms=NOW_MS)
+            assert info is not None
+            results.append([getattr(info, name) for name in AppendInfo.__slots__])
+        assert results[0] == results[1]
+        offset += count
+    assert log_state(single) == log_state(general)
+
+
+def log_state(log: PartitionLog) -> object:
+    segments = [
+        (
+            segment.base_offset,
+            segment.file.pread(0, segment.size_bytes),
+            segment.offset_index.encode_entries(),
+            segment.time_index.encode_entries(),
+            segment.first_timestamp,
+            segment.max_timestamp,
+            segment.has_checked_batches,
+        )
+        for segment in log.segments
+    ]
+    producers = log.producer_state
+    return segments, log.log_end_offset, log.leader_epochs.entries, producers.end_offset, producers.producers.records
 
 
 def test_an_incomplete_batch_at_the_end_is_ignored() -> None:

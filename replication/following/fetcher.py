@@ -8,7 +8,7 @@ Sources: KIP-227 (fetch sessions), KIP-320, KIP-595 (diverging epochs), KIP-903 
 """
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError, read_error_code
@@ -59,6 +59,8 @@ class Fetcher:
         self._broker: BrokerMetadata | None = None
         self._channel: BrokerChannel | None = None
         self._waiter: Waiter | None = None
+        # Expected errors since the last report, with the first partition and the number of partitions.
+        self._failures: dict[str, tuple[FetchedPartition, int]] = {}
         self._has_refused_session = False
         self._is_unavailable = False
         self._is_stopped = False
@@ -129,6 +131,7 @@ class Fetcher:
         await self._parts.tasks.pause()
         self._resume_delayed()
         await self._update_session()
+        self._report_failures()
         if self._is_stopped:
             return
         if self._session.has_nothing_to_send:
@@ -206,22 +209,37 @@ class Fetcher:
         while self._changed:
             partition = next(iter(self._changed))
             del self._changed[partition]
-            await self._isolate(partition, self._update_row(partition))
+            try:
+                truncation = self._update_row(partition)
+                if truncation is not None:
+                    await truncation
+            except Exception as error:
+                self._handle_error(partition, error)
             count += 1
             if count % _ROWS_PER_PAUSE == 0:
                 await self._parts.tasks.pause()
-        await self._await_syncs()
+        if self._syncs:
+            await self._await_syncs()
 
     async def _await_syncs(self) -> None:
         syncs, self._syncs = self._syncs, []
         for sync in syncs:
             await sync
 
-    async def _update_row(self, partition: FetchedPartition) -> None:
-        """Prepare the next fetch of a partition. Raises KafkaError."""
+    def _update_row(self, partition: FetchedPartition) -> Awaitable[None] | None:
+        """Prepare the next fetch of a partition; return the truncation that is to precede it. Raises KafkaError."""
         if partition.state is FetchState.TRUNCATING:
-            await self._parts.run_steps(partition.replica.truncate_to_high_watermark(partition.leader_epoch))
-            partition.change_state(FetchState.FETCHING, "truncated to the high watermark")
+            return self._truncate_to_high_watermark(partition)
+        self._put_row(partition)
+        return None
+
+    async def _truncate_to_high_watermark(self, partition: FetchedPartition) -> None:
+        await self._parts.run_steps(partition.replica.truncate_to_high_watermark(partition.leader_epoch))
+        partition.change_state(FetchState.FETCHING, "truncated to the high watermark")
+        self._put_row(partition)
+
+    def _put_row(self, partition: FetchedPartition) -> None:
+        """Bring the parameters of a partition that can be fetched now into the session. Raises KafkaError."""
         if partition.state is not FetchState.FETCHING:
             return
         is_in_sync = partition.lag is not None and partition.lag <= 0
@@ -258,30 +276,45 @@ class Fetcher:
     # -- response ------------------------------------------------------------------------------------------------------
 
     async def _handle(self, response: FetchResponse, channel: BrokerChannel) -> None:
+        has_worked = False
         for topic in response.responses:
             for row in topic.partitions:
+                if has_worked:
+                    await self._parts.tasks.pause()
+                if self._is_stopped:
+                    return
                 key = topic.topic_id, row.partition_index
                 partition = self.partitions.get(key)
                 if partition is None:
                     self._session.ignore_row(key)
                     continue
-                await self._isolate(partition, self._handle_row(partition, row))
-                await self._parts.tasks.pause()
-                if self._is_stopped:
-                    return
-        await self._await_syncs()
+                has_worked = True
+                try:
+                    rest = self._handle_row(partition, row)
+                    if rest is not None:
+                        await rest
+                except Exception as error:
+                    self._handle_error(partition, error)
+        if self._is_stopped:
+            return
+        if self._syncs:
+            await self._await_syncs()
         if self._resetting:
             resetting, self._resetting = self._resetting, []
             await self._reset(resetting, channel)
 
-    async def _handle_row(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> None:
-        """Apply a partition's row of a response. Raises KafkaError: the leader's, or one of this broker."""
+    def _handle_row(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> Awaitable[None] | None:
+        """Apply a partition's row of a response, and return the part that takes several steps.
+
+        Few rows have such a part, and a coroutine for each row would take longer than the append of a small batch.
+        Raises KafkaError: the leader's, or one of this broker.
+        """
         log_end_offset = partition.replica.log(partition.leader_epoch).log_end_offset
         if not partition.expects(log_end_offset):
             # The row is of the partition's last leader epoch. The leader does not repeat it in this session.
             self._session.restart()
             self._changed[partition] = None
-            return
+            return None
         if row.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._session.drop(partition.key)
             partition.change_state(FetchState.RESETTING, f"the leader does not have offset {log_end_offset}")
@@ -289,9 +322,10 @@ class Fetcher:
         elif row.error_code:
             raise KafkaError(read_error_code(row.error_code), "the leader refused the fetch")
         elif row.diverging_epoch.epoch >= 0 or row.diverging_epoch.end_offset >= 0:
-            await self._truncate(partition, row)
+            return self._truncate(partition, row)
         else:
-            await self._append(partition, row)
+            return self._append(partition, row)
+        return None
 
     async def _truncate(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> None:
         diverging = row.diverging_epoch
@@ -307,12 +341,28 @@ class Fetcher:
             )
         self._changed[partition] = None
 
-    async def _append(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> None:
+    def _append(self, partition: FetchedPartition, row: FetchResponsePartitionData) -> Awaitable[None] | None:
+        """Append the records of a row, and return the steps after the first. Raises KafkaError."""
+        if not row.records:
+            self._end_append(partition, row, 0)
+            return None
+        steps = partition.replica.append(_to_memory(row), row.log_start_offset, partition.leader_epoch)
+        try:
+            next(steps)
+        except StopIteration as end:
+            self._end_append(partition, row, end.value)
+            return None
+        return self._append_rest(partition, row, steps)
+
+    async def _append_rest(
+        self, partition: FetchedPartition, row: FetchResponsePartitionData, steps: Generator[None, None, int]
+    ) -> None:
+        await self._parts.tasks.pause()
+        self._end_append(partition, row, await self._parts.run_steps(steps))
+
+    def _end_append(self, partition: FetchedPartition, row: FetchResponsePartitionData, appended_bytes: int) -> None:
+        """Adopt the leader's offsets after the append of its records."""
         replica, leader_epoch = partition.replica, partition.leader_epoch
-        appended_bytes = 0
-        if row.records:
-            steps = replica.append(_to_memory(row), row.log_start_offset, leader_epoch)
-            appended_bytes = await self._parts.run_steps(steps)
         if appended_bytes:
             self._begin_sync(partition)
         replica.update_offsets(row.high_watermark, row.log_start_offset, leader_epoch)
@@ -352,11 +402,15 @@ class Fetcher:
         """Await work on a partition. If it fails, only that partition is delayed or parked."""
         try:
             await work
-        except KafkaError as error:
-            self._fail(partition, error)
         except Exception as error:
-            logger.exception("replica fetch of %r failed; please report it", partition)
-            self._fail(partition, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+            self._handle_error(partition, error)
+
+    def _handle_error(self, partition: FetchedPartition, error: Exception) -> None:
+        """Delay or park a partition because work on it has failed."""
+        if not isinstance(error, KafkaError):
+            logger.error("replica fetch of %r failed; please report it", partition, exc_info=error)
+            error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error))
+        self._fail(partition, error)
 
     def _fail(self, partition: FetchedPartition, error: KafkaError) -> None:
         """Delay or park a partition after an error of the leader or of this broker."""
@@ -368,9 +422,18 @@ class Fetcher:
         elif error.code == ErrorCode.KAFKA_STORAGE_ERROR and partition.replica.partition.log is None:
             self._park(partition, "the log is offline")
         else:
-            level = logging.INFO if error.code in _EXPECTED_ERRORS else logging.ERROR
-            logger.log(level, "replica fetch failed partition=%r error=%s", partition, error)
+            if error.code in _EXPECTED_ERRORS:
+                first, count = self._failures.get(str(error), (partition, 0))
+                self._failures[str(error)] = first, count + 1
+            else:
+                logger.error("replica fetch failed partition=%r error=%s", partition, error)
             self._delay(partition, str(error))
+
+    def _report_failures(self) -> None:
+        """Log the expected errors: one line for all partitions of a new topic that the leader does not have yet."""
+        failures, self._failures = self._failures, {}
+        for error, (first, count) in failures.items():
+            logger.info("replica fetch failed partitions=%d first=%r error=%s", count, first, error)
 
     def _park(self, partition: FetchedPartition, reason: str) -> None:
         partition.change_state(FetchState.PARKED, reason)

@@ -16,6 +16,7 @@
 - `entity_names`: their names in paths
 - `acls`: access control lists
 - `delegation_tokens`: delegation tokens
+- `scram_secret`: a secret that the brokers of a cluster share
 - `producer_id_blocks`: reservation of blocks of producer ids
 - `kraft_metadata`: reader of Apache Kafka's metadata log
 - `kraft_security`: ACLs, users, quotas and tokens in it

@@ -19,7 +19,19 @@ LISTENER_PREFIX = "listener.name."
 FLUSH_DEFAULT = "log.flush.scheduler.interval.ms"
 
 _STORE_PREFIXES = ("ssl.keystore.", "ssl.key.", "ssl.truststore.")
-"""Properties of key and trust stores, which are dynamic for one listener only."""
+_LISTENER_PROPERTIES = (
+    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
+    "sasl.kerberos.principal.to.local.rules",
+    "sasl.kerberos.service.name",
+    "ssl.cipher.suites",
+    "ssl.client.auth",
+    "ssl.enabled.protocols",
+)
+"""With the properties of key and trust stores: those that are dynamic for one listener only."""
+
+_MECHANISM_SYNONYMS = ("connections.max.reauth.ms", "sasl.jaas.config", "sasl.server.callback.handler.class")
+"""Properties of a mechanism of a listener whose description has the one without prefixes as a synonym."""
 
 
 class PasswordCodec(Protocol):
@@ -57,7 +69,9 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
     if group is not None:
         return group
     base = listener_base(name)
-    return (name,) if base is None else (name, base)
+    if base is None:
+        return (name,)
+    return name, next((synonym for synonym in _MECHANISM_SYNONYMS if base.endswith(f".{synonym}")), base)
 
 
 def listener_base(name: str) -> str | None:
@@ -74,9 +88,9 @@ def find_property(declared: Mapping[str, Property[Any]], name: str) -> Property[
     return declared.get(name) or declared.get(base) or declared.get(base.partition(".")[2])
 
 
-def is_store_property(name: str) -> bool:
-    """Return whether a name without listener is that of a property of a key or trust store."""
-    return name.startswith(_STORE_PREFIXES)
+def requires_listener(name: str) -> bool:
+    """Return whether a name without listener is that of a property that is dynamic for one listener only."""
+    return name.startswith(_STORE_PREFIXES) or name in _LISTENER_PROPERTIES
 
 
 def log_defaults(broker: PropertySet) -> LogConfig:
@@ -239,10 +253,10 @@ class BrokerConfigs:
         valid = {}
         for name, value in self.decode(configs).items():
             base_name = listener_base(name)
-            prop = declared.get(name if base_name is None else base_name)
+            prop = find_property(declared, name)
             if prop is not None:
                 per_broker = prop.update_mode is UpdateMode.PER_BROKER
-                read_only = prop.update_mode is UpdateMode.READ_ONLY or is_store_property(name)
+                read_only = prop.update_mode is UpdateMode.READ_ONLY or requires_listener(name)
                 if (read_only and base_name is None) or (per_broker and is_default):
                     logger.error("ignoring stored broker configuration name=%s: not dynamic at this level", name)
                     continue

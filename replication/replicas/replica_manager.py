@@ -7,8 +7,9 @@ retry.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Final, Protocol
 
 from odradek.log.background.tasks import SHORTAGE_RETRY_MS, Schedule
 from odradek.log.config import LogConfig
@@ -31,7 +32,10 @@ from odradek.replication.replicas.partition import Partition
 
 logger = logging.getLogger(__name__)
 
-_UNCHANGED_PER_STEP = 500
+_UNCHANGED_PER_STEP: Final = 500
+
+_LOGS_PER_THREAD_CALL: Final = 64
+"""Logs whose files one call of a thread makes, in 10 to 100 ms."""
 
 
 class LogStore(Protocol):
@@ -40,6 +44,12 @@ class LogStore(Protocol):
     def get(self, topic: str, partition: int) -> PartitionLog | None: ...
 
     def prepare_creation(self, topic: str, partition: int, done: Callable[[], None]) -> bool: ...
+
+    def make_files(
+        self, topic: str, partitions: Iterable[int], topic_id: bytes, done: Callable[[], None]
+    ) -> bool: ...
+
+    def discard_files(self) -> None: ...
 
     def create_log(
         self, topic: str, partition: int, topic_id: bytes | None, now_ms: int, *, is_new: bool = False
@@ -124,9 +134,10 @@ class ReplicaManager:
 
     __slots__ = (
         "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working",
-        "_kept_topics", "_logs", "_metadata", "_missing_logs", "_new", "_now_ms", "_queued", "_request_sync", "_tasks",
-        "_uncreated", "_undeleted", "_waiter", "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline",
-        "partitions", "partitions_by_id", "run_steps",
+        "_kept_topics", "_last_made", "_logs", "_make_next_from", "_making", "_metadata", "_missing_logs", "_new",
+        "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated", "_undeleted", "_waiter", "_with_files",
+        "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline", "partitions", "partitions_by_id",
+        "run_steps",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +170,12 @@ class ReplicaManager:
         self._is_working = False
         self._queued = self._finished = 0
         self._applied: dict[str, tuple[TopicMetadata, LogConfig]] = {}
+        # Partitions of the task in progress whose files a thread makes, has made, or could not make; those of the last
+        # call of a thread; its end, unless it has ended; and the index of the next partition.
+        self._with_files: set[tuple[str, int]] = set()
+        self._last_made: frozenset[tuple[str, int]] = frozenset()
+        self._making: Waiter | None = None
+        self._make_next_from = 0
         self.run_steps: RunSteps = run_at_once
         self.make_waiter: Callable[[], Waiter] = _Done
         # Ends when the step that follows the image may continue.
@@ -319,9 +336,19 @@ class ReplicaManager:
                 is_over = self._do_step(task)
                 yield self._waiter
                 self._waiter = None
+            if self._with_files:
+                if self._making is not None:
+                    yield self._making
+                self._end_creations()
             self._tasks.popleft()
             self._finished += 1
         self._is_working = False
+
+    def _end_creations(self) -> None:
+        """Discard the files of logs that were not created, because the topic was deleted or assigned otherwise."""
+        self._with_files = set()
+        self._last_made = frozenset()
+        self._logs.discard_files()
 
     def _do_step(self, task: Steps) -> bool:
         """Do one step of a task; return whether it was the last one. One that fails ends its own task only."""
@@ -347,11 +374,12 @@ class ReplicaManager:
         while index < len(topic.partitions):
             metadata = topic.partitions[index]
             if index >= len(same) or same[index] is not metadata:
-                if self._awaits_creation(topic, index):
-                    yield
-                    topic = self._find_topic(name, topic_id)
-                    if topic is None:
-                        return
+                for must_wait in (self._awaits_checkpoints, self._awaits_files):
+                    if must_wait(topic, index):
+                        yield
+                        topic = self._find_topic(name, topic_id)
+                        if topic is None:
+                            return
                 self._apply_one(topic, index, topic.partitions[index], config)
                 yield
             elif index % _UNCHANGED_PER_STEP == 0:
@@ -369,15 +397,59 @@ class ReplicaManager:
         topic = self._image.topics.get(name)
         return topic if topic is not None and topic.topic_id == topic_id else None
 
-    def _awaits_creation(self, topic: TopicMetadata, index: int) -> bool:
-        """Return whether the next step has to wait until a log can be created without blocking."""
-        if (topic.name, index) in self.partitions or self._broker_id not in topic.partitions[index].replicas:
+    def _awaits_checkpoints(self, topic: TopicMetadata, index: int) -> bool:
+        """Return whether the next step has to wait until checkpoints have no entry of an earlier log of this name."""
+        if not self._is_new_here(topic, index):
             return False
         waiter = self.make_waiter()
         if not self._logs.prepare_creation(topic.name, index, lambda: waiter.callback(None)):
             return False
         self._waiter = waiter
         return True
+
+    def _awaits_files(self, topic: TopicMetadata, index: int) -> bool:
+        """Return whether the next step has to wait for a thread, which makes the files of this log and of others.
+
+        While the logs of one call of a thread are created, the thread makes the files of the next call.
+        """
+        key = (topic.name, index)
+        if self.make_waiter is _Done or not self._is_new_here(topic, index):
+            return False
+        if key not in self._with_files:
+            self._make_files(topic, index)
+        if key in self._last_made:
+            if self._making is not None:
+                self._waiter = self._making
+                return True
+            self._make_files(topic, self._make_next_from)
+        return False
+
+    def _make_files(self, topic: TopicMetadata, first: int) -> None:
+        """Have a thread make the files of new logs from the partition `first` on, unless one does already."""
+        if self._making is not None:
+            return
+        following = range(first, len(topic.partitions))
+        new = list(islice((index for index in following if self._is_new_here(topic, index)), _LOGS_PER_THREAD_CALL))
+        self._make_next_from = new[-1] + 1 if new else len(topic.partitions)
+        self._last_made = frozenset([(topic.name, index) for index in new])
+        self._with_files |= self._last_made
+        waiter = self._making = self.make_waiter()
+
+        def done() -> None:
+            self._making = None
+            waiter.callback(None)
+
+        if not self._logs.make_files(topic.name, new, topic.topic_id, done):
+            self._making = None
+
+    def _is_new_here(self, topic: TopicMetadata, index: int) -> bool:
+        """Return whether this broker has a replica of the partition, and has not created it yet."""
+        key = (topic.name, index)
+        return (
+            key not in self.partitions
+            and self._broker_id in topic.partitions[index].replicas
+            and key not in self._undeleted
+        )
 
     def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
         key = (topic.name, index)

@@ -1,5 +1,6 @@
 """FindCoordinator: the coordinators of groups and transactional ids that the client may describe."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from odradek.protocol.errors import KafkaError
@@ -9,7 +10,7 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponseCoordinator,
 )
 from odradek.protocol.schema import rows
-from odradek.server.authorization.guarding import GuardServices, Proceed, divide
+from odradek.server.authorization.guarding import GuardServices, Proceed, divide, merge_in_order, then
 from odradek.server.handlers.find_coordinator import BATCHED_SINCE, GROUP, TRANSACTION, make_error_row
 from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS, ResourceType
 from odradek.server.security.authorization.rights import Rights
@@ -45,9 +46,11 @@ def find_coordinator(
         return proceed(request)
     error = KafkaError(AUTHORIZATION_ERRORS[resource_type], "")
 
-    def merge(response: FindCoordinatorResponse, denied: set[str]) -> FindCoordinatorResponse:
-        found = iter(response.coordinators)
-        coordinators = [key if key in denied else next(found) for key in request.coordinator_keys]
+    def merge(response: FindCoordinatorResponse, refused: list[str]) -> "Reply[FindCoordinatorResponse]":
+        steps = merge_in_order(request.coordinator_keys, refused, response.coordinators)
+        return then(services, steps, respond)
+
+    def respond(coordinators: Sequence[FindCoordinatorResponseCoordinator | str]) -> FindCoordinatorResponse:
         return FindCoordinatorResponse(coordinators=rows(make_row, coordinators))
 
     def make_row(found: FindCoordinatorResponseCoordinator | str) -> FindCoordinatorResponseCoordinator:
@@ -56,10 +59,9 @@ def find_coordinator(
     def find(allowed: list[str], refused: list[str]) -> "Reply[FindCoordinatorResponse]":
         if not refused:
             return proceed(request)
-        denied = set(refused)
         if not allowed:
-            return merge(FindCoordinatorResponse(), denied)
+            return respond(refused)
         rest = FindCoordinatorRequest(key_type=request.key_type, coordinator_keys=allowed)
-        return map_reply(proceed(rest), lambda response: merge(response, denied))
+        return map_reply(proceed(rest), lambda response: merge(response, refused))
 
     return divide(services, rights, resource_type, request.coordinator_keys, str, find)

@@ -1,12 +1,12 @@
 """The interface of a guard, and the division of a request into allowed and refused rows."""
 
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from odradek.protocol.schema import rows
 from odradek.server.security.authorization.operations import Operation, ResourceType
 from odradek.server.security.authorization.rights import Rights
-from odradek.server.work.slices import SMALL_REQUEST_STEPS, run_first_steps
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, run_first_steps
 from odradek.server.work.waits import shield
 
 if TYPE_CHECKING:
@@ -77,6 +77,27 @@ def join(first: Sequence[T], second: Sequence[T]) -> list[T]:
     """Return the rows of two arrays as one, for a message that is only encoded (`schema.rows`)."""
     count = len(first)
     return rows(lambda number: first[number] if number < count else second[number - count], range(count + len(second)))
+
+
+def merge_in_order(
+    requested: Sequence[T], refused: Sequence[T], found: Iterable[R]
+) -> Generator[None, None, "list[T | R]"]:
+    """Return the refused rows of a request and the rows that were found for the others, in the order of the request.
+
+    refused: some of the requested rows, in the same order
+    """
+    merged: list[T | R] = []
+    of_others, of_refused = iter(found), iter(refused)
+    one = next(of_refused, None)
+    for number, row in enumerate(requested, 1):
+        if row is one:
+            merged.append(row)
+            one = next(of_refused, None)
+        else:
+            merged.append(next(of_others))
+        if number % ROWS_PER_STEP == 0:
+            yield
+    return merged
 
 
 def divide(

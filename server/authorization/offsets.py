@@ -3,7 +3,7 @@
 The handlers divide a request by topic, because they resolve topic ids. Decisions on topics are made before, in steps.
 """
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from odradek.coordinator.groups import responses
@@ -19,7 +19,7 @@ from odradek.protocol.messages.offset_fetch import (
 )
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
-from odradek.server.authorization.guarding import GuardServices, Proceed, divide, then
+from odradek.server.authorization.guarding import GuardServices, Proceed, divide, merge_in_order, then
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
 from odradek.server.work.waits import map_reply
@@ -104,23 +104,21 @@ def offset_fetch(
     ) -> "Reply[OffsetFetchResponse]":
         if not refused:
             return proceed(request)
-        denied = {group.group_id for group in refused}
         if not allowed:
-            return merge(OffsetFetchResponse(), denied)
+            return respond(refused)
         rest = OffsetFetchRequest(groups=allowed, require_stable=request.require_stable)
-        return map_reply(proceed(rest), lambda response: merge(response, denied))
+        return map_reply(proceed(rest), lambda response: merge(response, refused))
 
-    def merge(response: OffsetFetchResponse, denied: set[str]) -> OffsetFetchResponse:
-        fetched = iter(response.groups)
-        code = ErrorCode.GROUP_AUTHORIZATION_FAILED
-        groups = [group if group.group_id in denied else next(fetched) for group in requested]
+    def merge(response: OffsetFetchResponse, refused: list[OffsetFetchRequestGroup]) -> "Reply[OffsetFetchResponse]":
+        return then(services, merge_in_order(requested, refused, response.groups), respond)
 
-        def make_row(group: OffsetFetchRequestGroup | OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-            if isinstance(group, OffsetFetchRequestGroup):
-                return responses.offset_fetch_error(group, code, version)
-            return group
-
+    def respond(groups: Sequence[OffsetFetchRequestGroup | OffsetFetchResponseGroup]) -> OffsetFetchResponse:
         return fetch_response(rows(make_row, groups), version)
+
+    def make_row(group: OffsetFetchRequestGroup | OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+        if isinstance(group, OffsetFetchRequestGroup):
+            return responses.offset_fetch_error(group, ErrorCode.GROUP_AUTHORIZATION_FAILED, version)
+        return group
 
     return divide(services, rights, ResourceType.GROUP, requested, lambda group: group.group_id, fetch)
 

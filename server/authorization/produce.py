@@ -19,6 +19,7 @@ from odradek.server.produce_request import TOPIC_IDS_SINCE, is_transactional_bat
 from odradek.server.request import CloseConnection
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights
+from odradek.server.work.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
@@ -106,8 +107,8 @@ def _divide(
             yield
     if not refused and not unknown:
         return allowed, []
-    errors = _make_errors(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return allowed, join(errors, _make_errors(unknown, ErrorCode.UNKNOWN_TOPIC_ID))
+    errors = yield from _make_errors(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return allowed, join(errors, (yield from _make_errors(unknown, ErrorCode.UNKNOWN_TOPIC_ID)))
 
 
 def _has_transactional_batch(request: ProduceRequest) -> Generator[None, None, bool]:
@@ -122,21 +123,25 @@ def _has_transactional_batch(request: ProduceRequest) -> Generator[None, None, b
     return False
 
 
-def _make_errors(refused: _Topics, code: ErrorCode) -> _Rows:
+def _make_errors(refused: _Topics, code: ErrorCode) -> Generator[None, None, _Rows]:
     """Return the rows of refused topics: one for each partition, even if the request repeats it."""
     error = KafkaError(code)
     indexes: dict[tuple[str, bytes], dict[int, None]] = {}
+    count = 0
     for topic in refused:
-        indexes.setdefault((topic.name, topic.topic_id), {}).update(
-            dict.fromkeys(data.index for data in topic.partition_data)
-        )
+        of_topic = indexes.setdefault((topic.name, topic.topic_id), {})
+        for data in topic.partition_data:
+            of_topic[data.index] = None
+            count += 1
+            if count % ROWS_PER_STEP == 0:
+                yield
 
     def make_row(refused: tuple[tuple[str, bytes], dict[int, None]]) -> ProduceResponseTopicProduceResponse:
-        (name, topic_id), of_topic = refused
+        (name, topic_id), numbers = refused
         return ProduceResponseTopicProduceResponse(
             name=name,
             topic_id=topic_id,
-            partition_responses=rows(lambda index: make_error_row(index, error, None), list(of_topic)),
+            partition_responses=rows(lambda index: make_error_row(index, error, None), list(numbers)),
         )
 
     return rows(make_row, [one for one in indexes.items() if one[1]])

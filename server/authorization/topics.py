@@ -4,8 +4,9 @@ The handlers are called even if no topic is left, because they determine the err
 """
 
 from collections import Counter
-from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Callable, Container, Generator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.create_partitions import (
@@ -32,6 +33,7 @@ from odradek.replication.metadata.topic_names import CLUSTER_METADATA_TOPIC
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, finish, join, then
 from odradek.server.security.authorization.operations import Operation, ResourceType
 from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights, make_authorization_error
+from odradek.server.work.slices import ROWS_PER_STEP
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 _REFUSED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _UNKNOWN: Final = -1
 _Result = DeleteTopicsResponseDeletableTopicResult
+
+
+T = TypeVar("T")
 
 
 class TopicGuardServices(GuardServices, Protocol):
@@ -120,23 +125,30 @@ def delete_topics(
     if rights.allows_cluster(Operation.DELETE, audits_denial=False):
         return proceed(request)
 
-    def delete(refused: dict[str | bytes, _Result]) -> "Reply[DeleteTopicsResponse]":
+    def delete(divided: tuple[DeleteTopicsRequest, list[_Result]]) -> "Reply[DeleteTopicsResponse]":
+        rest, refused = divided
         if not refused:
             return proceed(request)
-        rest = DeleteTopicsRequest(
-            topics=[topic for topic in request.topics if _find_key(topic) not in refused],
-            topic_names=[name for name in request.topic_names if name not in refused],
-            timeout_ms=request.timeout_ms,
-        )
 
-        def merge(response: DeleteTopicsResponse) -> DeleteTopicsResponse:
-            results: list[Any] = [*response.responses, *refused.values()]
-            services.random_source.shuffle(results)
-            return DeleteTopicsResponse(responses=results)
+        def merge(response: DeleteTopicsResponse) -> "Reply[DeleteTopicsResponse]":
+            return finish(services, _merge_deletions(response, refused, services.random_source))
 
         return map_reply(proceed(rest), merge)
 
-    return then(services, _refuse_deletions(rights, services.metadata, request), delete)
+    return then(services, _divide_deletions(rights, services.metadata, request), delete)
+
+
+def _merge_deletions(
+    response: DeleteTopicsResponse, refused: list[_Result], random_source: "random.Random"
+) -> Generator[None, None, DeleteTopicsResponse]:
+    """Return all results in random order. A random number of the operating system takes some 2 us."""
+    results: list[Any] = [*response.responses, *refused]
+    for last in range(len(results) - 1, 0, -1):
+        other = random_source.randrange(last + 1)
+        results[last], results[other] = results[other], results[last]
+        if last % ROWS_PER_STEP == 0:
+            yield
+    return DeleteTopicsResponse(responses=results)
 
 
 def _find_key(topic: DeleteTopicsRequestDeleteTopicState) -> str | bytes | None:
@@ -146,25 +158,46 @@ def _find_key(topic: DeleteTopicsRequestDeleteTopicState) -> str | bytes | None:
     return topic.name if topic.topic_id == ZERO_UUID else None
 
 
-def _refuse_deletions(
+def _divide_deletions(
     rights: Rights, metadata: "ClusterMetadata", request: DeleteTopicsRequest
-) -> Generator[None, None, dict[str | bytes, _Result]]:
-    """Return the results of the names and ids that the client may not delete.
+) -> Generator[None, None, tuple[DeleteTopicsRequest, list[_Result]]]:
+    """Return the request without the names and ids that the client may not delete, and the results of these.
 
     A repeated name or id needs no right, because it is invalid. A name needs the rights to describe and delete it. Of
     those that do not exist only the names with both rights are left to the controller: it may have a new topic that
     `metadata` does not have yet.
     """
-    keys: Iterable[str | bytes | None] = [*request.topic_names, *map(_find_key, request.topics)]
+    counts: dict[str | bytes | None, int] = {}
+    for number, key in enumerate(chain(request.topic_names, map(_find_key, request.topics)), 1):
+        counts[key] = counts.get(key, 0) + 1
+        if number % ROWS_PER_STEP == 0:
+            yield
     refused: dict[str | bytes, _Result] = {}
-    for number, (key, count) in enumerate(Counter(keys).items(), 1):
+    for number, (key, count) in enumerate(counts.items(), 1):
         if key is not None and count == 1:
             result = _refuse_deletion(rights, metadata, key)
             if result is not None:
                 refused[key] = result
         if number % DECISIONS_PER_STEP == 0:
             yield
-    return refused
+    rest = DeleteTopicsRequest(
+        topics=(yield from _omit(request.topics, _find_key, refused)),
+        topic_names=(yield from _omit(request.topic_names, str, refused)),
+        timeout_ms=request.timeout_ms,
+    )
+    return rest, list(refused.values())
+
+
+def _omit(
+    requested: Sequence[T], find_key: Callable[[T], str | bytes | None], omitted: Container[str | bytes | None]
+) -> Generator[None, None, list[T]]:
+    kept: list[T] = []
+    for number, row in enumerate(requested, 1):
+        if find_key(row) not in omitted:
+            kept.append(row)
+        if number % ROWS_PER_STEP == 0:
+            yield
+    return kept
 
 
 def _refuse_deletion(rights: Rights, metadata: "ClusterMetadata", key: str | bytes) -> _Result | None:

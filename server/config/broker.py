@@ -28,6 +28,7 @@ from odradek.server.config.sasl import (
     LOGIN_PROPERTIES,
     MECHANISM_PROPERTIES,
     OAUTH_PROPERTIES,
+    SASL_PROTOCOLS,
     SaslProperties,
 )
 from odradek.server.config.security import SecurityProperties
@@ -355,18 +356,40 @@ class BrokerConfig(
 
         for one in self.endpoints:
             if one.protocol in TLS_PROTOCOLS:
-                self._validate_store_change(current, one.name)
+                self._validate_tls_change(current, one.name)
+            if one.protocol in SASL_PROTOCOLS:
+                self._validate_sasl_change(current, one.name)
 
-    def _validate_store_change(self, current: Self, listener_name: str) -> None:
+    def _validate_tls_change(self, current: Self, listener_name: str) -> None:
         old = current.tls_settings(listener_name)
-        new = old.with_stores_of(self.tls_settings(listener_name))
-        if new == old:
+        new = old.with_dynamic_of(self.tls_settings(listener_name))
+        if new.has_values_of(old):
             return
         # Imported here because it loads `cryptography`.
         from odradek.server.security.tls.store_changes import check_store_change
 
         is_inter_broker = self.zookeeper_connect is not None and listener_name == self.inter_broker_name
         check_store_change(old, new, is_inter_broker=is_inter_broker)
+
+    def _validate_sasl_change(self, current: Self, listener_name: str) -> None:
+        if self._find_sasl_properties(listener_name) == current._find_sasl_properties(listener_name):
+            return
+        # Imported here because most brokers need no SASL.
+        from odradek.server.security.sasl.inter_broker import check_inter_broker_login
+        from odradek.server.security.sasl.mechanisms import check_mechanisms
+        from odradek.server.security.sasl.settings import make_sasl_settings
+
+        check_mechanisms(make_sasl_settings(self, listener_name))
+        if self.zookeeper_connect is not None and listener_name == self.inter_broker_name:
+            check_inter_broker_login(self)
+
+    def _find_sasl_properties(self, listener_name: str) -> dict[str, Any]:
+        """Return the properties of a listener that are neither of TLS nor limits."""
+        return {
+            name: value
+            for (listener, name), value in self.listener_properties.items()
+            if listener == listener_name and name not in LISTENER_LIMITS and not name.startswith("ssl.")
+        }
 
     def _validate_identity(self) -> None:
         if "broker.id" in self.explicit and self.broker_id not in (-1, self.node_id):

@@ -4,6 +4,7 @@ from typing import Final
 
 from odradek.properties import (
     PropertySet,
+    UpdateMode,
     boolean,
     class_name,
     double,
@@ -101,10 +102,12 @@ class SaslProperties(PropertySet):
         ("GSSAPI",),
         unique=True,
         may_be_empty=False,
+        update_mode=UpdateMode.PER_BROKER,
         doc=f"Mechanisms that clients may use on a listener with SASL, of: {', '.join(LOGIN_MODULES)}.",
     )
     sasl_jaas_config = password(
         "sasl.jaas.config",
+        update_mode=UpdateMode.PER_BROKER,
         doc="Login module with its options, as in Java: the users of PLAIN as user_<name>, and the "
         "login of the broker itself at others. Its name must have the prefix of a listener and a mechanism: "
         "listener.name.<listener>.<mechanism>.sasl.jaas.config.",
@@ -255,12 +258,14 @@ class SaslProperties(PropertySet):
     sasl_kerberos_service_name = string(
         "sasl.kerberos.service.name",
         None,
+        update_mode=UpdateMode.PER_BROKER,
         doc="Service name of the brokers, which GSSAPI between brokers requires; it must not contradict the option "
         "serviceName of the login module.",
     )
     sasl_kerberos_principal_to_local_rules = string_list(
         "sasl.kerberos.principal.to.local.rules",
         ("DEFAULT",),
+        update_mode=UpdateMode.PER_BROKER,
         doc="Rules that map principals to user names, of which the first that applies counts: DEFAULT, or "
         "RULE:[n:string](regexp)s/pattern/replacement/g with /L or /U.",
     )

@@ -73,6 +73,7 @@ class SecurityProperties(PropertySet):
         "ssl.client.auth",
         "none",
         choices=("required", "requested", "none"),
+        update_mode=UpdateMode.PER_BROKER,
         doc="Certificates of clients on listeners with SSL: required, verified if the client has one, or none.",
     )
     ssl_enabled_protocols = string_list(
@@ -80,11 +81,13 @@ class SecurityProperties(PropertySet):
         ("TLSv1.2", "TLSv1.3"),
         choices=TLS_VERSIONS,
         may_be_empty=False,
+        update_mode=UpdateMode.PER_BROKER,
         doc="Versions of TLS.",
     )
     ssl_cipher_suites = string_list(
         "ssl.cipher.suites",
         (),
+        update_mode=UpdateMode.PER_BROKER,
         doc="Cipher suites, by their names in Java; by default those of OpenSSL. Of TLS 1.3 all suites are enabled if "
         "any is named.",
     )

@@ -102,6 +102,52 @@ class SessionWatch:
         target.requested = requested
         return target
 
+    def find_caught_up(
+        self, requested: "Mapping[PartitionKey, FetchPartition]", monotonic_ms: int
+    ) -> FetchTarget | None:
+        """Return the target of the only partition whose parameters a fetch at the log end sets.
+
+        None if the fetch may read another partition, or has to read this one. Otherwise the target gets the parameters.
+        """
+        ((key, parameters),) = requested.items()
+        unsettled = self.unsettled
+        if self._swept_ms is None or monotonic_ms - self._swept_ms >= SWEEP_MS:
+            return None
+        if unsettled and (len(unsettled) > 1 or key not in unsettled):
+            return None
+        target = self._targets.get(key)
+        if target is None or not self._is_caught_up(parameters, target.partition):
+            return None
+        self.fetched_ms = monotonic_ms
+        target.requested = parameters
+        return target
+
+    def record_progress(self, target: FetchTarget, broker_epoch: int) -> None:
+        """Record the progress of the follower by a fetch at the log end. Raises as `Partition.update_follower`."""
+        requested, partition = target.requested, target.partition
+        partition.update_follower(
+            self._follower,
+            requested.fetch_offset,
+            requested.fetcher_log_start_offset,
+            self.fetched_ms,
+            broker_epoch,
+        )
+        if partition.log is not None:
+            partition.log.add_end_hint()
+
+    def _is_caught_up(self, requested: FetchPartition, partition: "Partition") -> bool:
+        """Return whether a fetch with these parameters is valid, and begins at the end of the leader's log."""
+        log = partition.log
+        if log is None or not partition.is_leader:
+            return False
+        state, fetched_epoch = log.state, requested.last_fetched_epoch
+        return (
+            requested.fetch_offset == state.log_end_offset
+            and requested.current_leader_epoch in (-1, partition.leader_epoch)
+            and (fetched_epoch < 0 or fetched_epoch == state.leader_epochs.latest_epoch)
+            and self._follower in partition.followers
+        )
+
     def settle(self, targets: Iterable[FetchTarget]) -> None:
         """Record that these partitions were just read."""
         if self._is_released:
@@ -115,16 +161,11 @@ class SessionWatch:
 
     def _is_settled(self, requested: FetchPartition, partition: "Partition") -> bool:
         log = partition.log
-        if log is None or not partition.is_leader or self._follower not in partition.isr:
+        if log is None or self._follower not in partition.isr or not self._is_caught_up(requested, partition):
             return False
-        state = log.state
-        high_watermark, fetched_epoch = state.high_watermark, requested.last_fetched_epoch
-        return (
-            requested.fetch_offset == state.log_end_offset == high_watermark
-            and requested.current_leader_epoch in (-1, partition.leader_epoch)
-            and (fetched_epoch < 0 or fetched_epoch == state.leader_epochs.latest_epoch)
-            and not requested.is_changed(high_watermark, state.log_start_offset)
-            and self._follower in partition.followers
+        high_watermark = log.state.high_watermark
+        return requested.fetch_offset == high_watermark and not requested.is_changed(
+            high_watermark, log.state.log_start_offset
         )
 
     @property

@@ -12,6 +12,7 @@ from odradek.protocol.messages.elect_leaders import (
     ElectLeadersResponsePartitionResult,
     ElectLeadersResponseReplicaElectionResult,
 )
+from odradek.protocol.schema import rows
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
@@ -37,13 +38,18 @@ def elect_leaders(
 
 def elect_leaders_error(request: ElectLeadersRequest, version: int, error: KafkaError) -> ElectLeadersResponse:
     """Return `error` for the request and for every partition of it."""
-    response = ElectLeadersResponse(error_code=error.code)
-    for requested in request.topic_partitions or ():
-        rows = [
-            ElectLeadersResponsePartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
-            for index in requested.partitions
-        ]
-        response.replica_election_results.append(
-            ElectLeadersResponseReplicaElectionResult(topic=requested.topic, partition_result=rows)
+
+    def make_partition(index: int) -> ElectLeadersResponsePartitionResult:
+        return ElectLeadersResponsePartitionResult(
+            partition_id=index, error_code=error.code, error_message=error.message
         )
-    return response
+
+    return ElectLeadersResponse(
+        error_code=error.code,
+        replica_election_results=rows(
+            lambda requested: ElectLeadersResponseReplicaElectionResult(
+                topic=requested.topic, partition_result=rows(make_partition, requested.partitions)
+            ),
+            request.topic_partitions or [],
+        ),
+    )

@@ -14,7 +14,6 @@ response. From version 11 on consumers may fetch from followers (KIP-392).
 
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping
-from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -26,7 +25,6 @@ from odradek.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchResponseFetchableTopicResponse,
-    FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
@@ -50,6 +48,15 @@ from odradek.server.fetching.requested_partitions import (
     is_large_request,
     list_keys,
     split_topics,
+)
+from odradek.server.fetching.response_rows import (
+    MISSING,
+    add_rows,
+    estimate_bytes,
+    find_cause,
+    find_missing_error,
+    get_shared_error,
+    name_leaders,
 )
 from odradek.server.fetching.session_cache import (
     FINAL_EPOCH,
@@ -89,10 +96,7 @@ complete a produce request for each partition."""
 _FEW_PARTITIONS: Final = 4
 """Number of unsettled partitions up to which a retry of a follower's fetch reads them without a measurement before."""
 
-_ROW_BYTES: Final = 60
-"""Size of a partition in a response, without its records."""
-_MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-_NOT_URGENT: Final = (*_MISSING, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+_NOT_URGENT: Final = (*MISSING, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 """Errors of partitions that do not end the wait for others."""
 
 ReadSteps = Generator[None, None, FetchResponse]
@@ -209,6 +213,10 @@ class _Fetch:
         for topic in request.topics:
             add_requested(requested, topic, topic.partitions, self.uses_ids)
         if self.session is not None:
+            if self.session.watch is not None and len(requested) == 1 and not self.is_refused:
+                waiting = self._begin_caught_up(self.session, self.session.watch, requested)
+                if waiting is not None:
+                    return waiting
             cache = self.services.fetch_sessions
             cache.update(self.session, requested, ())
             for forgotten in request.forgotten_topics_data:
@@ -234,6 +242,35 @@ class _Fetch:
         if self.operation is None:
             self._watch(self._make_operation(), self.targets)
         self.available_bytes = read.read_bytes
+        return self._wait()
+
+    def _begin_caught_up(
+        self, session: FetchSession, watch: SessionWatch, requested: FetchPartitions
+    ) -> "Deferred[FetchResponse] | None":
+        """Begin the fetch of a follower that has all records, and wait for the next append.
+
+        Between two produce requests with acks=all that is nearly every fetch. None if the fetch may read another
+        partition, or not wait; then `begin` continues as for any other.
+        """
+        if self.request.forgotten_topics_data or self.request.max_wait_ms <= 0 or self.min_bytes <= 0:
+            return None
+        target = None
+        if not self.services.replicas.deleted_topics:
+            target = watch.find_caught_up(requested, self.services.monotonic_ms())
+        if target is None:
+            return None
+        session.update(requested, ())
+        self.watch = watch
+        operation = self._make_operation()
+        try:
+            watch.record_progress(target, self.reader.broker_epoch)
+        except BaseException as error:
+            operation.drop()
+            if isinstance(error, KafkaError):
+                # The read of `begin` raises the same error, and makes a row of it.
+                return None
+            raise
+        watch.settle((target,))
         return self._wait()
 
     @property
@@ -365,9 +402,9 @@ class _Fetch:
         nodes: dict[int, FetchResponseNodeEndpoint] = {}
         for start in range(0, len(rows), PARTITIONS_PER_STEP):
             some = rows[start : start + PARTITIONS_PER_STEP]
-            self._add_rows(topics, some, rows[start - 1][0] if start else None)
+            add_rows(topics, some, rows[start - 1][0] if start else None)
             if self._may_name_leaders(read):
-                self._name_leaders(nodes, some)
+                name_leaders(nodes, some, self._find_leader)
             yield
         recorded = 0
         if session is not None or self.opens_session:
@@ -561,7 +598,7 @@ class _Fetch:
             if partition is None or (replicas.deleted_topics and replicas.is_deleted(partition)):
                 if watch is not None:
                     watch.unwatch(key)
-                self._refuse_partition(requested, self._find_missing_error(requested))
+                self._refuse_partition(requested, find_missing_error(replicas, requested, uses_ids=self.uses_ids))
             elif watch is not None:
                 found.append(watch.find_target(key, requested, partition))
             else:
@@ -585,18 +622,7 @@ class _Fetch:
 
     def _refuse_partition(self, requested: FetchPartition, code: ErrorCode) -> None:
         self.refused.append(requested)
-        self.reasons.append(_get_shared_error(code))
-
-    def _find_missing_error(self, requested: FetchPartition) -> ErrorCode:
-        replicas = self.services.replicas
-        try:
-            if self.uses_ids:
-                replicas.get_by_id(requested.topic_id, requested.index)
-            else:
-                replicas.get(requested.topic, requested.index)
-        except KafkaError as error:
-            return error.code
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        self.reasons.append(get_shared_error(code))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -624,16 +650,7 @@ class _Fetch:
         return read.is_urgent or is_empty or read.read_bytes >= self.min_bytes
 
     def _find_cause(self, requested: FetchPartition, error: KafkaError) -> KafkaError:
-        """Return the error to report for a failed read: UNKNOWN_TOPIC_OR_PARTITION if the partition was deleted."""
-        if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            replicas, index = self.services.replicas, requested.index
-            if self.uses_ids:
-                is_here = (requested.topic_id, index) in replicas.partitions_by_id
-            else:
-                is_here = (requested.topic, index) in replicas.partitions
-            if not is_here and self._find_missing_error(requested) in _MISSING:
-                return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return error
+        return find_cause(self.services.replicas, requested, error, uses_ids=self.uses_ids)
 
     # -- response --------------------------------------------------------------------------------------------------
 
@@ -652,7 +669,7 @@ class _Fetch:
     def _throttle(self, read: LimitedRead) -> FetchResponse | None:
         """Return an empty response if the client exceeds a quota, with the session as it was before this fetch."""
         charge = self.context.charge
-        if charge is None or not charge.settle_fetch(_estimate_bytes(read)):
+        if charge is None or not charge.settle_fetch(estimate_bytes(read)):
             return None
         session = self.session
         if session is not None and session.epoch != self.epoch:
@@ -710,55 +727,27 @@ class _Fetch:
         if self.reader.follower >= 0:
             read.count_replicated()
         response = FetchResponse(session_id=session_id, responses=[])
-        self._add_rows(response.responses, read.rows, None)
+        add_rows(response.responses, read.rows, None)
         if self._may_name_leaders(read):
             nodes: dict[int, FetchResponseNodeEndpoint] = {}
-            self._name_leaders(nodes, read.rows)
+            name_leaders(nodes, read.rows, self._find_leader)
             response.node_endpoints = list(nodes.values())
         return response
-
-    @staticmethod
-    def _add_rows(
-        topics: list[FetchResponseFetchableTopicResponse], rows: list[FetchRow], last: FetchPartition | None
-    ) -> None:
-        """Add rows to `topics`; `last` is the partition of the row before them."""
-        for requested, row in rows:
-            if last is None or requested.topic_id != last.topic_id or requested.topic != last.topic:
-                topics.append(FetchResponseFetchableTopicResponse(topic=requested.topic, topic_id=requested.topic_id))
-                last = requested
-            topics[-1].partitions.append(row)
 
     def _may_name_leaders(self, read: LimitedRead) -> bool:
         return read.has_failed and self.version >= LEADER_NAMED_SINCE
 
-    def _name_leaders(self, nodes: dict[int, FetchResponseNodeEndpoint], rows: list[FetchRow]) -> None:
-        """Add the current leaders of partitions that this broker does not lead (KIP-951)."""
-        for requested, row in rows:
-            if row.error_code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
-                continue
-            leader = find_leader(
-                self.services.replicas,
-                self.services.metadata,
-                requested.topic,
-                requested.topic_id,
-                requested.index,
-                self.context.listener_name,
-            )
-            if leader is not None:
-                row.current_leader = FetchResponseLeaderIdAndEpoch(
-                    leader_id=leader.broker_id, leader_epoch=leader.leader_epoch
-                )
-                nodes[leader.broker_id] = FetchResponseNodeEndpoint(
-                    node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack
-                )
-
-
-def _estimate_bytes(read: LimitedRead) -> int:
-    """Return about the size of the response, which is not encoded yet: most of it are records."""
-    return read.read_bytes + len(read.rows) * _ROW_BYTES
-
-
-@cache
-def _get_shared_error(code: ErrorCode) -> KafkaError:
-    """Return one shared error for all partitions with this code, because a waiting fetch stores an error for each."""
-    return KafkaError(code)
+    def _find_leader(self, requested: FetchPartition) -> tuple[int, FetchResponseNodeEndpoint] | None:
+        services = self.services
+        leader = find_leader(
+            services.replicas,
+            services.metadata,
+            requested.topic,
+            requested.topic_id,
+            requested.index,
+            self.context.listener_name,
+        )
+        if leader is None:
+            return None
+        node = FetchResponseNodeEndpoint(node_id=leader.broker_id, host=leader.host, port=leader.port, rack=leader.rack)
+        return leader.leader_epoch, node

@@ -28,6 +28,7 @@ from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponseDescribeLogDirsResult,
     DescribeLogDirsResponseDescribeLogDirsTopic,
 )
+from odradek.protocol.schema import rows
 from odradek.server.work.slices import ROWS_PER_STEP
 
 if TYPE_CHECKING:
@@ -111,7 +112,25 @@ def alter_replica_log_dirs_error(
     request: AlterReplicaLogDirsRequest, version: int, error: KafkaError
 ) -> AlterReplicaLogDirsResponse:
     """Return `error` for each partition."""
-    return _respond(dict.fromkeys(_list_paths(request), error.code))
+    indexes: dict[str, dict[int, None]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            indexes.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
+
+    def make_partition(index: int) -> AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult:
+        return AlterReplicaLogDirsResponseAlterReplicaLogDirPartitionResult(
+            partition_index=index, error_code=error.code
+        )
+
+    # A topic without partitions has no row.
+    return AlterReplicaLogDirsResponse(
+        results=rows(
+            lambda name: AlterReplicaLogDirsResponseAlterReplicaLogDirTopicResult(
+                topic_name=name, partitions=rows(make_partition, list(indexes[name]))
+            ),
+            [name for name, of_topic in indexes.items() if of_topic],
+        )
+    )
 
 
 def _move_replicas(

@@ -5,8 +5,8 @@ missing topic is created first if `auto.create.topics.enable` and the request al
 does. Endpoints are those of the listener of the connection. Authorized operations: KIP-430.
 """
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from odradek.protocol.codec import step_encoder
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -155,13 +155,17 @@ class _RequestedTopics(NamedTuple):
     topics: the topics to describe, each once, by name or by metadata
     missing: those of them that are created first
     unknown_ids: requested ids that no topic has
-    refused: the rows of topics that the client may not describe or create
+    uncreatable: names of missing topics that the client may not create
+    hidden: names of topics that the client may not describe
+    is_by_id: the request has ids
     """
 
     topics: "Sequence[str | TopicMetadata]"
     missing: Sequence[str] = ()
     unknown_ids: Sequence[bytes] = ()
-    refused: Sequence[MetadataResponseTopic] = ()
+    uncreatable: Sequence[str] = ()
+    hidden: Sequence[str] = ()
+    is_by_id: bool = False
 
 
 def _find_requested(
@@ -193,25 +197,42 @@ def _find_requested(
                 names[found.name] = None
             if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
                 yield
-    refused: list[MetadataResponseTopic] = []
     rights = context.rights
+    topics: list[str] = list(names)
+    hidden: list[str] = []
     if rights is not None:
-        allowed, hidden = yield from rights.divide(ResourceType.TOPIC, names, str)
-        names = dict.fromkeys(allowed)
-        refused = [_make_hidden_row(image, name, by_id=bool(ids)) for name in hidden]
+        topics, hidden = yield from rights.divide(ResourceType.TOPIC, names, str)
     missing: list[str] = []
+    uncreatable: list[str] = []
     if request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
-        for number, name in enumerate(names):
+        for number, name in enumerate(topics):
             if name not in image.topics:
                 missing.append(name)
             if number % ROWS_PER_STEP == ROWS_PER_STEP - 1:
                 yield
     if rights is not None and missing and not rights.allows_cluster(Operation.CREATE, audits_denial=False):
         missing, uncreatable = yield from rights.divide(ResourceType.TOPIC, missing, str, Operation.CREATE)
-        for name in uncreatable:
-            del names[name]
-        refused = [*map(_make_uncreatable_row, uncreatable), *refused]
-    return _RequestedTopics(list(names), missing, unknown_ids, refused)
+        topics = yield from _remove(topics, uncreatable)
+    return _RequestedTopics(topics, missing, unknown_ids, uncreatable, hidden, bool(ids))
+
+
+def _remove(names: Sequence[str], removed: Sequence[str]) -> Generator[None, None, list[str]]:
+    """Return the names without some of them, which are in the same order."""
+    kept: list[str] = []
+    next_removed = iter(removed)
+    one = next(next_removed, None)
+    for number, name in enumerate(names, 1):
+        if name == one:
+            one = next(next_removed, None)
+        else:
+            kept.append(name)
+        if number % ROWS_PER_STEP == 0:
+            yield
+    return kept
+
+
+def _make_unknown_row(topic_id: bytes) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
 
 
 def _make_hidden_row(image: "ClusterMetadata", name: str, *, by_id: bool) -> MetadataResponseTopic:
@@ -238,14 +259,13 @@ def _make_response(
     found: _RequestedTopics,
     creation_errors: dict[str, KafkaError | None],
 ) -> MetadataResponse:
-    """Return a response with a row for each unknown id, each topic and each refused topic."""
+    """Return a response with a row for each unknown id, each topic and each refused topic.
+
+    The rows are made while they are encoded: at once they would take 0.7 us each.
+    """
     view, rights = _ListenerView(image, context), context.rights
 
-    def make_row(requested: bytes | str | TopicMetadata | MetadataResponseTopic) -> MetadataResponseTopic:
-        if isinstance(requested, MetadataResponseTopic):
-            return requested
-        if isinstance(requested, bytes):
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=requested)
+    def describe(requested: str | TopicMetadata) -> MetadataResponseTopic:
         topic = image.topics.get(requested) if isinstance(requested, str) else requested
         if topic is None:
             row = _make_missing_row(str(requested), creation_errors.get(str(requested)))
@@ -255,6 +275,20 @@ def _make_response(
             row.topic_authorized_operations = list_topic_operations(rights, row.name or "")
         return row
 
+    parts: tuple[tuple[Sequence[Any], Callable[[Any], MetadataResponseTopic]], ...] = (
+        (found.unknown_ids, _make_unknown_row),
+        (found.topics, describe),
+        (found.uncreatable, _make_uncreatable_row),
+        (found.hidden, lambda name: _make_hidden_row(image, name, by_id=found.is_by_id)),
+    )
+
+    def make_row(number: int) -> MetadataResponseTopic:
+        for items, make in parts:
+            if number < len(items):
+                return make(items[number])
+            number -= len(items)
+        raise AssertionError("the number of a row is below the sum of the parts")
+
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
@@ -262,7 +296,7 @@ def _make_response(
         ],
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
-        topics=rows(make_row, [*found.unknown_ids, *found.topics, *found.refused]),
+        topics=rows(make_row, range(sum(len(items) for items, _ in parts))),
         cluster_authorized_operations=(
             list_cluster_operations(context.rights)
             if request.include_cluster_authorized_operations

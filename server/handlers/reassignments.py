@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from odradek.protocol.errors import KafkaError
 from odradek.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsRequestReassignablePartition,
     AlterPartitionReassignmentsResponse,
     AlterPartitionReassignmentsResponseReassignablePartitionResponse,
     AlterPartitionReassignmentsResponseReassignableTopicResponse,
@@ -13,6 +14,7 @@ from odradek.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from odradek.protocol.schema import rows
 from odradek.server.work.waits import carry_through
 
 if TYPE_CHECKING:
@@ -40,18 +42,24 @@ def alter_partition_reassignments_error(
     request: AlterPartitionReassignmentsRequest, version: int, error: KafkaError
 ) -> AlterPartitionReassignmentsResponse:
     """Return `error` for the request and for every partition of it."""
-    response = AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
-    for topic in request.topics:
-        rows = [
-            AlterPartitionReassignmentsResponseReassignablePartitionResponse(
-                partition_index=partition.partition_index, error_code=error.code, error_message=error.message
-            )
-            for partition in topic.partitions
-        ]
-        response.responses.append(
-            AlterPartitionReassignmentsResponseReassignableTopicResponse(name=topic.name, partitions=rows)
+
+    def make_partition(
+        partition: AlterPartitionReassignmentsRequestReassignablePartition,
+    ) -> AlterPartitionReassignmentsResponseReassignablePartitionResponse:
+        return AlterPartitionReassignmentsResponseReassignablePartitionResponse(
+            partition_index=partition.partition_index, error_code=error.code, error_message=error.message
         )
-    return response
+
+    return AlterPartitionReassignmentsResponse(
+        error_code=error.code,
+        error_message=error.message,
+        responses=rows(
+            lambda topic: AlterPartitionReassignmentsResponseReassignableTopicResponse(
+                name=topic.name, partitions=rows(make_partition, topic.partitions)
+            ),
+            request.topics,
+        ),
+    )
 
 
 def list_partition_reassignments(

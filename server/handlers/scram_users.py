@@ -96,14 +96,14 @@ def alter_user_scram_credentials(
 
 def _make_response(results: dict[str, KafkaError | None]) -> AlterUserScramCredentialsResponse:
     return AlterUserScramCredentialsResponse(
-        results=[
-            AlterUserScramCredentialsResponseAlterUserScramCredentialsResult(
+        results=rows(
+            lambda user: AlterUserScramCredentialsResponseAlterUserScramCredentialsResult(
                 user=user,
-                error_code=ErrorCode.NONE if error is None else error.code,
+                error_code=ErrorCode.NONE if (error := results[user]) is None else error.code,
                 error_message=None if error is None else error.message,
-            )
-            for user, error in results.items()
-        ]
+            ),
+            list(results),
+        )
     )
 
 

@@ -107,7 +107,11 @@ def _describe_page(
             )
             break
         yield
-    response.topics = [*response.topics, *map(_make_refused_row, hidden)]
+    found = response.topics
+    response.topics = rows(
+        lambda number: found[number] if number < len(found) else _make_refused_row(hidden[number - len(found)]),
+        range(len(found) + len(hidden)),
+    )
     return response
 
 

@@ -22,6 +22,7 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from odradek.protocol.schema import rows
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators.transaction_verification import (
@@ -208,14 +209,14 @@ def txn_offset_commit_error(
     if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < LOADING_KNOWN_SINCE:
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
+        topics=rows(
+            lambda topic: TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
                     TxnOffsetCommitResponsePartition(partition_index=item.partition_index, error_code=code)
                     for item in topic.partitions
                 ],
-            )
-            for topic in request.topics
-        ]
+            ),
+            request.topics,
+        )
     )

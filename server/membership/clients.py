@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.events import EventKind, EventLoop
 from odradek.replication.metadata.entity_configs import EntityConfigs
+from odradek.replication.metadata.scram_secret import load_secret
 from odradek.replication.metadata.store import MetadataStore
 from odradek.server.config import BrokerConfig
+from odradek.server.config.sasl import SASL_PROTOCOLS
 from odradek.server.environment import Environment
 from odradek.server.work.delayed_tasks import DelayedTasks
 
 if TYPE_CHECKING:
     from odradek.replication.controller.acl_changes import AclChanges
     from odradek.replication.controller.token_changes import TokenChanges
+    from odradek.server.security.sasl.unknown_users import UnknownUsers
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,7 @@ class ClientMetadata:
 
     acls: the ACLs and their changes; None without an authorizer
     tokens: the delegation tokens and their changes; None without a secret for them
+    unknown_users: credentials of SCRAM users that do not exist; None without a listener with SASL
     """
 
     def __init__(self, config: BrokerConfig, environment: Environment, store: MetadataStore, events: EventLoop) -> None:
@@ -38,6 +42,7 @@ class ClientMetadata:
         self.entity_configs = EntityConfigs(store, self._post)
         self.acls = self._make_acls()
         self.tokens = self._make_tokens()
+        self.unknown_users = self._make_unknown_users()
 
     def _post(self, description: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._events.post(EventKind.CONFIGURATION, description, work)
@@ -67,8 +72,20 @@ class ClientMetadata:
             self._store, cache, self._events, settings, environment.now_ms, environment.random_source.randbytes
         )
 
+    def _make_unknown_users(self) -> "UnknownUsers | None":
+        if not any(listener.protocol in SASL_PROTOCOLS for listener in self._config.endpoints):
+            return None
+        # Imported here because most brokers need no SASL.
+        from odradek.server.security.sasl.unknown_users import UnknownUsers
+
+        unknown_users = UnknownUsers(b"")
+        self.entity_configs.listeners.append(unknown_users.update)
+        return unknown_users
+
     async def load(self) -> None:
         """Load everything, in a new session again. Raises MetadataStoreError."""
+        if self.unknown_users is not None:
+            self.unknown_users.secret = await load_secret(self._store, self._environment.random_source.randbytes)
         await self._events.submit(
             EventKind.CONFIGURATION, "load configurations of users and clients", self.entity_configs.start
         )

@@ -77,7 +77,7 @@ from odradek.server.work.metadata_pacing import ReactorPacing
 from odradek.server.work.slices import Slices
 
 if TYPE_CHECKING:
-    from odradek.server.security.sasl.inter_broker import InterBrokerLogin
+    from odradek.server.security.sasl.current_login import CurrentLogin
     from odradek.server.security.tls.reloaded_context import ReloadedContext
 
 logger = logging.getLogger(__name__)
@@ -161,12 +161,13 @@ class ClusterMembership:
             authenticate=None if self._login is None else self._login.authenticate,
         )
 
-    def _make_login(self) -> "InterBrokerLogin | None":
+    def _make_login(self) -> "CurrentLogin | None":
         """Return the login of this broker at others; None if their listener has no SASL."""
         config, environment = self._config, self._environment
         if config.inter_broker_protocol not in SASL_PROTOCOLS:
             return None
-        from odradek.server.security.sasl.inter_broker import InterBrokerParts, make_inter_broker_login
+        from odradek.server.security.sasl.current_login import CurrentLogin
+        from odradek.server.security.sasl.inter_broker import InterBrokerParts
 
         parts = InterBrokerParts(
             environment.random_source,
@@ -176,7 +177,7 @@ class ClusterMembership:
             environment.run_in_thread,
             environment.run_request,
         )
-        return make_inter_broker_login(config, parts)
+        return CurrentLogin(config, parts)
 
     def _make_connect(self) -> Connect:
         """Return the function that connects to other brokers, with TLS if their listener has it."""
@@ -192,9 +193,11 @@ class ClusterMembership:
         return connect_with_tls(connect, self._tls_context)
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Use the changed key store and trust store for new connections to other brokers."""
+        """Use changed properties of TLS and SASL for new connections to other brokers."""
         if self._tls_context is not None:
             self._tls_context.update(config.tls_settings(self._config.inter_broker_name))
+        if self._login is not None:
+            self._login.update(config)
 
     def _make_controller_client(self) -> ControllerClient:
         node_id = self._config.node_id

@@ -61,7 +61,7 @@ _pack_size: Final = struct.Struct(">i").pack
 class SaslListener:
     """The parts that all authentications of a listener share.
 
-    mechanisms: those that are enabled, by name
+    mechanisms: those that are enabled, by name; replaced when they change
     make_dispatch: returns the dispatch without the stages of authenticated requests; called with the first client
     max_request_bytes: maximum size of a request after the authentication
     """
@@ -121,6 +121,7 @@ class SaslPipeline:
         self._earlier = earlier
         self._state = SaslState.START
         self._mechanism = ""
+        self._max_reauth_ms = 0
         self._has_headers = False
         self._exchange: SaslExchange | None = None
 
@@ -182,7 +183,8 @@ class SaslPipeline:
             self._change_state(SaslEvent.OTHER_MECHANISM)
         else:
             self._mechanism = mechanism
-            self._exchange = enabled.make_exchange()
+            # Of this mechanism: it may be disabled before the exchange ends.
+            self._exchange, self._max_reauth_ms = enabled.make_exchange(), enabled.max_reauth_ms
             self._change_state(SaslEvent.MECHANISM)
         return self._encode(api, correlation_id, response)
 
@@ -237,8 +239,8 @@ class SaslPipeline:
         """Return the lifetime of the session; None if it has no end."""
         assert self._exchange is not None and self._exchange.authenticated is not None
         lifetimes_ms: list[int] = []
-        if (max_ms := self._listener.mechanisms[self._mechanism].max_reauth_ms) > 0:
-            lifetimes_ms.append(max_ms)
+        if self._max_reauth_ms > 0:
+            lifetimes_ms.append(self._max_reauth_ms)
         if (expires_ms := self._exchange.authenticated.expires_ms) is not None:
             lifetimes_ms.append(max(0, expires_ms - self._listener.now_ms()))
         return min(lifetimes_ms, default=None)

@@ -206,7 +206,7 @@ def _test(options: argparse.Namespace) -> _Command:
         if not config.authorizer_class_name:
             sys.stdout.write("allowed: every operation is, because authorizer.class.name is not set\n")
             return 0
-        authorizer = make_authorizer(config, acls.cache, lambda: 0)
+        authorizer = make_authorizer(config, acls.cache, lambda: 0, lambda delay_ms, task: None)
         decision = authorizer.explain(
             options.principal, options.host, options.operation, resource.resource_type, resource.name or ""
         )

@@ -3,5 +3,6 @@
 - `sqlite`: the embedded store
 - `sqlite_file`: its file: opening, durability, errors
 - `reserve`: disk space for changes on a full disk
+- `erasure`: removed secrets are erased from the files
 - `zookeeper`: the store in a ZooKeeper ensemble
 """

@@ -29,6 +29,7 @@ MIN_LOG_BYTES = 4 << 20
 _MARGIN_BYTES = 2 << 20
 """Pages that wait to be copied (CHECKPOINT_PAGES), headers of frames, and growth until the next `top_up`."""
 _STEP_BYTES = 1 << 20
+_LOG_HEADER_BYTES = 32
 FREE_PAGES = 64
 _FEW_FREE_PAGES = 32
 
@@ -59,6 +60,22 @@ class Reserve:
         [free_pages] = connection.execute("PRAGMA freelist_count").fetchone()
         if free_pages < _FEW_FREE_PAGES and self._has_room(2 * FREE_PAGES * self._page_bytes):
             self._add_free_pages(connection)
+
+    def is_log_empty(self) -> bool:
+        """Return whether the write-ahead log has no content. Call it before the store is opened."""
+        try:
+            with self._log_path.open("rb") as log:
+                return not any(log.read(_LOG_HEADER_BYTES))
+        except OSError:
+            return True
+
+    def can_replace_log(self) -> bool:
+        """Return whether a truncated write-ahead log can be allocated again."""
+        return self._has_room(max(self._log_bytes, MIN_LOG_BYTES))
+
+    def on_log_truncated(self) -> None:
+        """Let the next `top_up` allocate the write-ahead log."""
+        self._log_bytes = 0
 
     def on_close(self) -> None:
         """Allocate the write-ahead log of the next start: SQLite has removed it with the close of the store."""

@@ -1,8 +1,9 @@
 """The embedded metadata store: one SQLite file in a log directory.
 
 Durability: the write-ahead log is synced at each commit (synchronous=FULL), so that an acknowledged change survives the
-end of the process and a power loss. The file is locked while it is open. Reads use a small page cache: requests of
-clients are answered from the metadata image, not from the store.
+end of the process and a power loss. Secrets that are removed or replaced are erased (`erasure`). The file is locked
+while it is open. Reads use a small page cache: requests of clients are answered from the metadata image, not from the
+store.
 """
 
 import logging
@@ -32,6 +33,7 @@ from odradek.replication.metadata.znode_store import (
     delete_ephemerals,
     parent_of,
 )
+from odradek.server.stores.erasure import SecretErasure, has_secrets
 from odradek.server.stores.reserve import Reserve
 from odradek.server.stores.sqlite_file import (
     COLUMNS,
@@ -78,7 +80,10 @@ class SqliteNodeTable(NodeTable):
         self._number = 0
         self._unsettled: int | None = None
         self._reserve = Reserve(path)
+        self._erasure = SecretErasure(path, self._reserve)
+        was_log_empty = self._reserve.is_log_empty()
         self._connection = self._open()
+        self._erasure.on_open(self._connection, was_log_empty=was_log_empty)
 
     def _open(self) -> sqlite3.Connection:
         connection = open_file(self._path, self._connect)
@@ -140,6 +145,7 @@ class SqliteNodeTable(NodeTable):
             self._unsettled = self._number
             if not self.settle():
                 raise failure from error
+        self._erasure.after_commit(self._connection)
         try:
             self._reserve.top_up(self._connection)
         except sqlite3.Error as error:
@@ -178,6 +184,9 @@ class SqliteNodeTable(NodeTable):
         changed = iter(self._changed.items())
         try:
             while rows := list(islice(changed, _ROWS_PER_STEP)):
+                for path, record in rows:
+                    if has_secrets(path):
+                        self._note_removal(path, record)
                 removed = [(path,) for path, record in rows if record is None]
                 if removed:
                     self._connection.executemany("DELETE FROM node WHERE path = ?", removed)
@@ -189,6 +198,11 @@ class SqliteNodeTable(NodeTable):
         except sqlite3.Error as error:
             raise translate_error(error, self._path) from error
         self._changed = {}
+
+    def _note_removal(self, path: str, record: Znode | None) -> None:
+        row = self._connection.execute("SELECT data FROM node WHERE path = ?", (path,)).fetchone()
+        if row is not None:
+            self._erasure.on_removal(row[0], None if record is None else record.data)
 
     def roll_back(self) -> None:
         self._changed = {}

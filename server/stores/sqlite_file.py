@@ -14,6 +14,7 @@ from pathlib import Path
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.replication.metadata.store import MetadataStoreError, StoreDamagedError, StoreUnavailableError
 from odradek.server.stores import reserve
+from odradek.server.stores.erasure import MARK
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ def _configure(connection: sqlite3.Connection) -> None:
         "journal_mode=WAL",
         "synchronous=FULL",
         "temp_store=MEMORY",
-        "secure_delete=OFF",
+        "secure_delete=ON",
         "journal_size_limit=-1",
         f"cache_size=-{PAGE_CACHE_KIB}",
         f"wal_autocheckpoint={CHECKPOINT_PAGES}",
@@ -140,7 +141,7 @@ def _prepare_schema(connection: sqlite3.Connection, path: Path) -> None:
     if not tables:
         for statement in SCHEMA.split(";"):
             execute(statement)
-        execute("INSERT INTO meta VALUES ('format_version', ?), ('last_id', 0)", (FORMAT_VERSION,))
+        execute("INSERT INTO meta VALUES ('format_version', ?), ('last_id', 0), (?, 1)", (FORMAT_VERSION, MARK))
         execute(f"INSERT INTO node (path, parent, {COLUMNS}) VALUES ('/', '', NULL, 0, 0, 0, 0, 0, 0, 0, 0)")
     elif "meta" not in tables:
         raise StoreFormatError(f"{path} is not a metadata store of Odradek")

@@ -401,7 +401,7 @@ def test_transaction_coordinators_are_informed_of_changed_topics(monkeypatch):
     assert any("t" in delta.topics for delta in deltas)
 
 
-def test_the_salt_of_an_unknown_user_is_the_same_on_all_listeners():
+def test_the_salt_of_an_unknown_user_is_the_same_on_all_listeners_and_after_a_restart():
     """As that of a user with a credential; otherwise an attempt on two listeners would show which users exist."""
     config = BrokerConfig({
         **CONFIG.explicit,
@@ -409,11 +409,12 @@ def test_the_salt_of_an_unknown_user_is_the_same_on_all_listeners():
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,ONE:SASL_PLAINTEXT,TWO:SASL_PLAINTEXT",
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
     })  # fmt: skip
-    broker = started_on(MemoryEnvironment(FailingServer()), config)
-    salts = set()
-    for listener in config.endpoints[1:]:
-        authenticate: Any = broker.listeners._make_authentication(listener)
-        exchange = authenticate.__self__.mechanisms["SCRAM-SHA-256"].make_exchange()
-        salts.add(exchange.evaluate(b"n,,n=nobody,r=x").split(b",")[1])
+    server, salts = FailingServer(), set()
+    for _ in range(2):
+        broker = started_on(MemoryEnvironment(server), config)
+        for listener in config.endpoints[1:]:
+            authenticate: Any = broker.listeners._make_authentication(listener)
+            exchange = authenticate.__self__.mechanisms["SCRAM-SHA-256"].make_exchange()
+            salts.add(exchange.evaluate(b"n,,n=nobody,r=x").split(b",")[1])
+        run_now(broker.stop())
     assert len(salts) == 1
-    run_now(broker.stop())

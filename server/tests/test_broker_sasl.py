@@ -1,22 +1,30 @@
 """Authentication of channels to other brokers: before the first request, before a session expires, failures."""
 
 import base64
+import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 
+from odradek.log.background.tasks import run_inline
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from odradek.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from odradek.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from odradek.server.config import BrokerConfig
 from odradek.server.security.sasl.client import SaslClient
-from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+from odradek.server.security.sasl.current_login import CurrentLogin
+from odradek.server.security.sasl.inter_broker import InterBrokerParts
+from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, make_credential
 from odradek.server.security.sasl.settings import ClientSettings
+from odradek.server.security.sasl.unknown_users import UnknownUsers
 from odradek.server.tests.test_broker_channel import Caller
 
 HINT = "; check the JAAS line"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 TOKEN = b"\0broker\0secret"
 
 
@@ -154,9 +162,7 @@ def test_scram_salts_the_password_once() -> None:
         caller.send(str(number))
         link = caller.network.accept()
         link.answer(SaslHandshakeResponse(mechanisms=[mechanism.name]))
-        exchange = ScramExchange(
-            mechanism, {"broker": credential}.get, UnknownUsers(mechanism, b""), lambda bits: 54321
-        )
+        exchange = ScramExchange(mechanism, {"broker": credential}.get, UnknownUsers(b""), lambda bits: 54321)
         for _ in range(2):
             request = link.take()
             assert isinstance(request.message, SaslAuthenticateRequest)
@@ -179,3 +185,53 @@ def test_a_broker_without_the_credential_is_refused() -> None:
     link.answer(SaslAuthenticateResponse(auth_bytes=b"r=" + first + b",s=c2FsdA==,i=4096"), nonce)
     link.answer(SaslAuthenticateResponse(auth_bytes=b"v=" + base64.b64encode(b"\0" * 32)))
     assert "does not have the credential" in caller.failed("a")
+
+
+class PasswordLogin:
+    """The properties of a broker that logs in at others with a password, and its login."""
+
+    def __init__(self) -> None:
+        self.random = random.Random(1)
+        self.login = CurrentLogin(self.config("before"), self.parts())
+
+    def parts(self) -> InterBrokerParts:
+        clock = Clock()
+        return InterBrokerParts(self.random, lambda: 0, clock.seconds, clock.callLater, run_inline, run_inline)
+
+    @staticmethod
+    def config(password: str, jaas: str = "") -> BrokerConfig:
+        prefix = "listener.name.sasl_plaintext."
+        jaas = jaas or f"{PLAIN} required username=broker password={password} user_broker={password};"
+        return BrokerConfig(
+            {
+                "listeners": "SASL_PLAINTEXT://:9092",
+                "security.inter.broker.protocol": "SASL_PLAINTEXT",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "sasl.mechanism.inter.broker.protocol": "PLAIN",
+                f"{prefix}plain.sasl.jaas.config": jaas,
+            }
+        )
+
+    def token(self) -> bytes:
+        """Return the token with which the next connection is authenticated."""
+        caller = Caller(authenticate=self.login.authenticate)
+        caller.send("a")
+        link = caller.network.accept()
+        link.answer(SaslHandshakeResponse(mechanisms=["PLAIN"]))
+        token: bytes = link.answer(SaslAuthenticateResponse()).message.auth_bytes
+        return token
+
+
+def test_changed_credentials_are_used_for_the_next_connection() -> None:
+    broker = PasswordLogin()
+    assert broker.token() == b"\0broker\0before"
+    broker.login.update(broker.config("after"))
+    assert broker.token() == b"\0broker\0after"
+
+
+def test_the_last_credentials_remain_if_the_changed_ones_are_incomplete(caplog: pytest.LogCaptureFixture) -> None:
+    broker = PasswordLogin()
+    broker.login.update(broker.config("after", f"{PLAIN} required user_broker=after;"))
+    assert broker.token() == b"\0broker\0before"
+    [record] = caplog.records
+    assert "must have the option username" in record.getMessage()

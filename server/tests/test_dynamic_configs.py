@@ -395,10 +395,51 @@ def test_topics_cannot_be_deleted_if_deletion_is_disabled():
 
 
 @pytest.mark.parametrize("mechanism", ["", "plain.", "scram-sha-256."])
-def test_the_users_of_a_listener_are_not_dynamic_nor_stored(broker, admin, mechanism):
+def test_the_users_of_a_listener_are_stored_encrypted_or_refused(tmp_path, mechanism):
     name = f"listener.name.plaintext.{mechanism}sasl.jaas.config"
-    assert admin.alter(BROKER, "1", (name, SET, "Module required user_a=hunter2;")) == ErrorCode.INVALID_REQUEST
-    assert b"hunter2" not in (broker.data_dir / "odradek-metadata.db-wal").read_bytes()
+    change = (name, SET, "Module required user_a=hunter2;")
+    with OdradekBroker(directory=tmp_path) as broker:
+        assert Admin(broker).alter(BROKER, "1", change) == ErrorCode.INVALID_REQUEST
+    with OdradekBroker({"password.encoder.secret": "a secret"}, directory=tmp_path) as broker:
+        admin = Admin(broker)
+        assert admin.alter(BROKER, "", change) == ErrorCode.INVALID_REQUEST
+        assert admin.alter(BROKER, "1", change) == 0
+        described = admin.describe(BROKER, "1")[name]
+        assert (described.value, described.is_sensitive) == (None, True)
+        assert [synonym.value for synonym in described.synonyms] == [None]
+        for path in broker.data_dir.glob("odradek-metadata.db*"):
+            assert b"hunter2" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("sasl.jaas.config", "Module required;"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("sasl.kerberos.service.name", "kafka"),
+        ("ssl.client.auth", "required"),
+        ("ssl.cipher.suites", "TLS_AES_256_GCM_SHA384"),
+        ("ssl.enabled.protocols", "TLSv1.3"),
+    ],
+)
+def test_properties_of_security_are_dynamic_for_a_listener_of_one_broker_only(admin, name, value):
+    """Also for a listener that does not exist, as in Apache Kafka."""
+    assert admin.alter(BROKER, "1", (name, SET, value)) == ErrorCode.INVALID_REQUEST
+    assert admin.alter(BROKER, "", (f"listener.name.other.{name}", SET, value)) == ErrorCode.INVALID_REQUEST
+    assert not admin.describe(BROKER, "1")[name].read_only
+    if name != "sasl.jaas.config":
+        assert admin.alter(BROKER, "1", (f"listener.name.other.{name}", SET, value)) == 0
+        described = admin.describe(BROKER, "1")[f"listener.name.other.{name}"]
+        assert (described.value, described.config_source) == (value, DYNAMIC_BROKER)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("connections.max.reauth.ms", "1000"), ("ssl.principal.mapping.rules", "DEFAULT")],
+)
+def test_other_properties_of_security_are_not_dynamic(admin, name, value):
+    for prefix in ("", "listener.name.plaintext.", "listener.name.plaintext.plain."):
+        assert admin.alter(BROKER, "1", (f"{prefix}{name}", SET, value)) == ErrorCode.INVALID_REQUEST
 
 
 OAUTH_SECRETS = ("client.credentials.client.secret", "assertion.private.key.passphrase")

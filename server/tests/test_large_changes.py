@@ -12,7 +12,7 @@ from odradek.log.background.tasks import run_inline
 from odradek.log.storage.checkpoints import read_offsets
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.managers import opened
+from odradek.log.tests.managers import folders, opened
 from odradek.log.tests.test_closing import Syncs
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode
@@ -57,9 +57,13 @@ class Iterations(Clock):
 
 
 class Paced:
-    """A cluster of one broker on a SQLite store. Steps wait for the clock, commits for a thread: see `iterate`."""
+    """A cluster of one broker on a SQLite store. Steps wait for the clock, commits for a thread: see `iterate`.
 
-    def __init__(self, directory, logs=None):
+    log_threads: those of `logs`, which `finish` runs
+    """
+
+    def __init__(self, directory, logs=None, log_threads=None):
+        self.log_threads = log_threads or Threads()
         self.clock = Iterations()
         self.disk = Disk()
         self.threads = []
@@ -88,6 +92,7 @@ class Paced:
     def finish(self, *requests):
         """Run until all requests are answered. Return their responses."""
         while not all(request.called for request in requests):
+            self.log_threads.run()
             self.iterate()
             assert self.iterations < 20_000
         return [request.result for request in requests]
@@ -159,7 +164,7 @@ def test_a_topic_that_is_created_again_waits_until_a_thread_has_removed_old_chec
     """On a full disk the entries remain, and the creation itself tries to remove them."""
     fs, threads = MemoryFileSystem(), Threads()
     logs = opened(fs, ["/data"], run_in_thread=threads)
-    paced = Paced(tmp_path, logs)
+    paced = Paced(tmp_path, logs, threads)
     assert paced.finish(paced.create("t"), paced.create("u", 1)) == [0, 0]
     for file_name in ALL_CHECKPOINTS:
         logs.checkpoints.write_now(logs.directories["/data"], file_name)
@@ -196,6 +201,50 @@ def test_a_topic_may_be_deleted_while_its_creation_waits(tmp_path):
     assert paced.finish(created, deleted) == [0, 0]
     assert log_keys(paced.cluster) == []
     paced.assert_agrees()
+    close(paced)
+
+
+@pytest.mark.parametrize("is_created_again", [False, True])
+def test_a_topic_may_be_deleted_while_a_thread_makes_its_files(tmp_path, is_created_again):
+    fs, threads = MemoryFileSystem(), Threads()
+    logs = opened(fs, ["/data"], run_in_thread=threads)
+    paced = Paced(tmp_path, logs, threads)
+    created = paced.create("t")
+    paced.iterate(1000)
+    assert (log_keys(paced.cluster), len(threads.waiting)) == ([], 1)
+    requests = [paced.delete("t")]
+    if is_created_again:
+        requests.append(paced.create("t", 10))
+    paced.iterate(1000)
+    assert paced.finish(created, *requests) == [0] * (1 + len(requests))
+    kept = [("t", index) for index in range(10)] if is_created_again else []
+    assert log_keys(paced.cluster) == kept
+    assert sorted(name for name in folders(fs, "/data") if not name.endswith("-delete")) == [f"t-{i}" for _, i in kept]
+    paced.assert_agrees()
+    close(paced)
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_thread_makes_the_next_files_while_logs_are_created(tmp_path, is_deleted):
+    fs, threads = MemoryFileSystem(), Threads()
+    logs = opened(fs, ["/data"], run_in_thread=threads)
+    paced = Paced(tmp_path, logs, threads)
+    requests = [paced.create("t", 150)]
+    paced.iterate(2000)
+    threads.run(1)
+    assert (len(log_keys(paced.cluster)), len(folders(fs, "/data"))) == (0, 64)
+    while len(log_keys(paced.cluster)) < 10:
+        paced.iterate()
+    if is_deleted:
+        requests.append(paced.delete("t"))
+        paced.iterate(2000)
+        assert not requests[0].called
+    threads.run()
+    assert (len(log_keys(paced.cluster)), len(folders(fs, "/data"))) == (10, 128)
+    assert paced.finish(*requests) == [0] * len(requests)
+    paced.assert_agrees()
+    assert len(log_keys(paced.cluster)) == (0 if is_deleted else 150)
+    assert len([name for name in folders(fs, "/data") if not name.endswith("-delete")]) == len(log_keys(paced.cluster))
     close(paced)
 
 
@@ -441,6 +490,15 @@ def test_pauses_after_an_event_and_in_the_timers_after_it_end_one_slice():
         clock.iterate()
         polls[0] += 1
     assert [steps.count(poll) for poll in range(3)] == [5, 5, 5], "a resumed step, and a slice of four"
+
+
+def test_a_pause_of_little_work_sets_no_timer():
+    clock, polls = Iterations(), [0]
+    pacing = ReactorPacing(clock, Slices(clock, lambda: 0.0), lambda: 0.0, run_inline, count_polls=lambda: polls[0])
+    for _ in range(3):
+        assert Deferred.fromCoroutine(asking(pacing.pause())).called
+        polls[0] += 1
+    assert clock.getDelayedCalls() == []
 
 
 async def asking(work):

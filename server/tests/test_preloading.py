@@ -84,6 +84,30 @@ def test_everything_that_functions_import_is_preloaded():
     assert run(code, *needed).split() == []
 
 
+def test_the_codecs_of_requests_between_brokers_are_compiled_in_a_cluster():
+    code = """
+        from odradek.protocol.codec import decoder, small_encoder, step_decoder, step_encoder
+        from odradek.protocol.messages.fetch import FetchRequest, FetchResponse
+        from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+        from odradek.server.apis import APIS
+        from odradek.server.preloading import preload
+
+        def count_compiled():
+            codecs = (decoder, step_decoder, small_encoder, step_encoder)
+            before = sum(codec.cache_info().misses for codec in codecs)
+            for codec in codecs:
+                for message in (UpdateMetadataRequest, UpdateMetadataResponse):
+                    codec(message, 8)
+                for message in (FetchRequest, FetchResponse):
+                    codec(message, 17)
+            return sum(codec.cache_info().misses for codec in codecs) - before
+
+        list(preload(APIS))
+        print(count_compiled())
+    """
+    assert run(code) == "0\n"
+
+
 def test_an_import_that_lacks_a_descriptor_is_retried():
     code = """
         import os, resource

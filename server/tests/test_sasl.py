@@ -30,9 +30,10 @@ from odradek.server.security.principal import ANONYMOUS, Principal
 from odradek.server.security.sasl.mechanism import Authenticated, SaslError
 from odradek.server.security.sasl.mechanisms import ListenerMechanism
 from odradek.server.security.sasl.plain import PlainExchange
-from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, make_credential
 from odradek.server.security.sasl.settings import SaslSettings
+from odradek.server.security.sasl.unknown_users import UnknownUsers
 from odradek.server.tests.test_connection import Transport
 from odradek.server.work.slices import Slices
 
@@ -77,7 +78,7 @@ class Listener:
         # No other handler finds its parts here.
         self.dispatch = Dispatch(services, {key: services.apis[key] for key in (17, 18, 36)})
         bits = random.Random(1).getrandbits
-        unknown = UnknownUsers(SHA256, b"process")
+        unknown = UnknownUsers(b"process")
         makers: dict[str, Any] = {
             "PLAIN": lambda: PlainExchange({"alice": b"secret", "bob": b"secret"}),
             "SCRAM-SHA-256": lambda: ScramExchange(SHA256, {"alice": CREDENTIAL}.get, unknown, bits),

@@ -2,6 +2,7 @@
 
 import base64
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -11,12 +12,13 @@ from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.entity_names import desanitize_name, sanitize_name
-from odradek.replication.metadata.memory_store import MemoryMetadataStore
+from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
+from odradek.replication.metadata.scram_secret import load_secret
 from odradek.replication.tests.support import lose_next_response
 from odradek.server.security.sasl.client import ScramClientExchange
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.plain import PlainExchange, find_users
-from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import (
     SCRAM_MECHANISMS,
     ScramCredential,
@@ -34,6 +36,7 @@ from odradek.server.security.sasl.scram_users import (
     describe_in_steps,
     describe_users,
 )
+from odradek.server.security.sasl.unknown_users import UnknownUsers
 from odradek.server.work.slices import run_first_steps
 
 SHA256, SHA512 = SCRAM_MECHANISMS.values()
@@ -65,7 +68,7 @@ class Exchange:
     ) -> None:
         found = found or credential(mechanism, "secret")
         users = {"alice": found, "a=b,c": found}
-        unknown = UnknownUsers(mechanism, b"process")
+        unknown = UnknownUsers(b"process")
         bits = random.Random(1).getrandbits
         self.server = ScramExchange(mechanism, users.get, unknown, bits)
 
@@ -92,7 +95,7 @@ def test_the_right_password(mechanism: ScramMechanism, user: str) -> None:
 def test_the_example_of_rfc_7677() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     found = credential(SHA256, "pencil", salt)
-    server = ScramExchange(SHA256, {"user": found}.get, UnknownUsers(SHA256, b""), lambda bits: 0)
+    server = ScramExchange(SHA256, {"user": found}.get, UnknownUsers(b""), lambda bits: 0)
     client_nonce, server_nonce = "rOprNGfwEbeRWgbNEkqO", "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
     server.evaluate(f"n,,n=user,r={client_nonce}".encode())
     # The nonce of the broker is random: replace it by that of the example.
@@ -116,20 +119,64 @@ def test_an_unknown_user_fails_like_a_wrong_password(mechanism: ScramMechanism, 
     assert exchange.server.authenticated is None
 
 
-def test_an_unknown_user_has_the_same_salt_each_time() -> None:
-    unknown = UnknownUsers(SHA256, b"process")
-    made = [unknown.make_credential(user) for user in ("a", "a", "b")]
-    assert made[0] == made[1]
-    assert made[0].salt != made[2].salt
-    assert made[0].iterations == 4096
-    assert 20 <= len(made[0].salt) <= 26
-    assert UnknownUsers(SHA256, b"other process").make_credential("a") != made[0]
+def test_an_unknown_user_has_the_same_salt_at_each_broker_and_after_a_restart() -> None:
+    store = MemoryMetadataServer().connect()
+    secrets = [run(load_secret(store, random.Random(number).randbytes)) for number in (1, 2)]
+    assert secrets[0] == secrets[1] == random.Random(1).randbytes(32)
+    made = [UnknownUsers(secret).make_credential(SHA256, user) for secret in secrets for user in ("a", "b")]
+    assert made[:2] == made[2:]
+    assert made[0].salt != made[1].salt
+    assert all(20 <= len(one.salt) <= 26 for one in made)
+    assert UnknownUsers(b"of another cluster").make_credential(SHA256, "a").salt != made[0].salt
+    assert UnknownUsers(secrets[0]).make_credential(SHA512, "a").salt != made[0].salt
+
+
+def test_a_known_and_an_unknown_token_have_the_same_salt_which_is_not_that_of_a_user() -> None:
+    unknown = UnknownUsers(b"secret")
+    assert unknown.make_token_credential(SHA256, "id").salt == unknown.make_token_salt(SHA256, "id")
+    assert unknown.make_token_salt(SHA256, "id") != unknown.make_credential(SHA256, "id").salt
+
+
+def make_text(iterations: int) -> str:
+    return format_credential(ScramCredential(b"salt", b"key", b"key", iterations))
+
+
+def test_unknown_users_have_iterations_like_the_real_ones() -> None:
+    unknown, names = UnknownUsers(b"secret"), [f"name{number}" for number in range(1000)]
+
+    def count(mechanism: ScramMechanism = SHA256) -> Counter[int]:
+        return Counter(unknown.make_credential(mechanism, name).iterations for name in names)
+
+    assert count() == {4096: 1000}
+    users = {f"users/u{number}": {SHA256.name: make_text(8192)} for number in range(90)}
+    unknown.update(users)
+    assert (count(), count(SHA512)) == ({8192: 1000}, {4096: 1000})
+    unknown.update({f"users/v{number}": {SHA256.name: make_text(10_000)} for number in range(30)})
+    assert 200 < count()[10_000] < 300 and count().total() == count()[10_000] + count()[8192]
+    # A user of quotas, of a client id, a repeated and a changed credential, and a removed one.
+    unknown.update({**users, "users/w": {"consumer_byte_rate": "1"}, "users/w/clients/x": {SHA256.name: make_text(1)}})
+    assert 200 < count()[10_000] < 300 and count().total() == count()[10_000] + count()[8192]
+    unknown.update({f"users/v{number}": {} for number in range(30)})
+    assert count() == {8192: 1000}
+    unknown.update({path: {SHA256.name: make_text(5000)} for path in users})
+    assert count() == {5000: 1000}
+
+
+def test_few_unknown_users_change_their_iterations_when_a_user_is_added() -> None:
+    unknown, names = UnknownUsers(b"secret"), [f"name{number}" for number in range(1000)]
+    for number in range(100):
+        unknown.update({f"users/u{number}": {SHA256.name: make_text(4096 if number % 2 else 8192)}})
+    before = [unknown.make_credential(SHA256, name) for name in names]
+    unknown.update({"users/new": {SHA256.name: make_text(8192)}})
+    after = [unknown.make_credential(SHA256, name) for name in names]
+    assert sum(one != other for one, other in zip(before, after, strict=True)) < 20
+    assert [one.salt for one in before] == [one.salt for one in after]
 
 
 def test_a_proof_for_an_unknown_user_that_is_right_is_refused() -> None:
     """Even a client with the key of an unknown user is not authenticated."""
-    unknown = UnknownUsers(SHA256, b"process")
-    made = unknown.make_credential("nobody")
+    unknown = UnknownUsers(b"process")
+    made = unknown.make_credential(SHA256, "nobody")
     server = ScramExchange(SHA256, lambda user: None, unknown, lambda bits: 1)
     first = server.evaluate(b"n,,n=nobody,r=x").decode()
     without_proof = "c=biws,r=x1"

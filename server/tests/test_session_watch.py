@@ -65,8 +65,12 @@ class SessionWorld(ReplicaWorld):
             *asked,
             version=IN_CLUSTER,
             forgotten=forgotten,
-            replica_state=FetchRequestReplicaState(replica_id=2, replica_epoch=-1),
-            **{"session_id": self.session_id, "session_epoch": self.session_epoch, **fields},
+            **{
+                "replica_state": FetchRequestReplicaState(replica_id=2, replica_epoch=-1),
+                "session_id": self.session_id,
+                "session_epoch": self.session_epoch,
+                **fields,
+            },
         )
         if hasattr(outcome, "addCallback"):
             outcome.addCallback(answers.append)
@@ -293,6 +297,57 @@ def test_random_changes_reach_the_follower(seed):
         state = world.partition("t", index).log.state
         assert world.offsets[index] == state.log_end_offset == state.high_watermark
         assert world.known[index] == (state.high_watermark, state.log_start_offset)
+
+
+# -- fetches of a follower that has all records -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def caught_up():
+    """Return the world of a session with two partitions whose next fetch asks for the end of partition 0."""
+    world = SessionWorld(2)
+    world.append("t", 0)
+    world.next_fetch(max_wait_ms=0)
+    return world
+
+
+def test_a_fetch_at_the_log_end_waits_without_a_read(caught_up, read):
+    read.clear()
+    answers = caught_up.begin_fetch()
+    assert (answers, read) == ([], [])
+    assert caught_up.partition("t").followers[2].log_end_offset == 1
+    assert caught_up.partition("t").log.high_watermark == 1
+    caught_up.append("t", 1)
+    caught_up.apply(answers[0])
+    assert (caught_up.offsets, caught_up.known[0]) == ([1, 1], (1, 0)), "with the new high watermark of the other one"
+
+
+def test_a_fetch_at_the_log_end_that_requires_no_bytes_does_not_wait(caught_up):
+    assert caught_up.begin_fetch(iterations=0, min_bytes=0) != []
+
+
+def test_an_append_that_the_progress_causes_ends_the_wait(caught_up):
+    class Producer:
+        def wake(self):
+            caught_up.partition("t").watchers.pop(self)
+            caught_up.append("t", 0)
+
+    caught_up.partition("t").watchers[Producer()] = None
+    answers = caught_up.begin_fetch()
+    caught_up.apply(answers[0])
+    assert caught_up.offsets[0] == 2
+
+
+def test_a_fetch_at_the_log_end_from_an_earlier_registration_is_refused(caught_up):
+    caught_up.partition("t").followers[2].broker_epoch = 7
+    answers = caught_up.begin_fetch(replica_state=FetchRequestReplicaState(replica_id=2, replica_epoch=6))
+    assert caught_up.apply(answers[0]) == {0: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert caught_up.partition("t").followers[2].log_end_offset == 0
+
+
+def test_a_fetch_at_the_log_end_in_another_leader_epoch_is_refused(caught_up):
+    caught_up.lead(0, epoch=EPOCH + 1)
+    assert caught_up.next_fetch() == {0: ErrorCode.FENCED_LEADER_EPOCH}
 
 
 # -- retries of a fetch with few unsettled partitions ----------------------------------------------------------------

@@ -23,7 +23,8 @@ T = TypeVar("T")
 class ReactorPacing:
     """The pacing of a metadata store (`store.Pacing`), and the executor of the controller (`events.Executor`).
 
-    count_polls: as for `NextIteration`
+    count_polls: as for `NextIteration`. With it a pause sets no timer, which would cost a follower a reactor iteration
+        for each response of its leader
     """
 
     def __init__(
@@ -40,8 +41,10 @@ class ReactorPacing:
         self._monotonic = monotonic
         self._run_in_thread = run_in_thread
         self._slice_s = slice_s
-        self._renewal = NextIteration(reactor, count_polls)
-        self._end_s: float | None = None
+        self._count_polls = count_polls
+        self._paused_at = -1
+        self._next_iteration = NextIteration(reactor)
+        self._end_s = 0.0
 
     def run(self, steps: Generator[None, None, T], /) -> Awaitable[T]:
         """Run short steps in slices, and return their result."""
@@ -73,16 +76,29 @@ class ReactorPacing:
 
     async def pause(self) -> None:
         """Wait for the next reactor iteration if work that calls this has used its slice of this iteration."""
-        if self._end_s is None:
+        if self._is_first_of_iteration():
             self._end_s = self._monotonic() + self._slice_s
-            self._renewal.schedule(self._begin_iteration)
         elif self._monotonic() >= self._end_s:
             over: Deferred[None] = Deferred()
             self._reactor.callLater(0, over.callback, None)
             await over
 
-    def _begin_iteration(self) -> None:
-        self._end_s = None
+    def _is_first_of_iteration(self) -> bool:
+        """Return whether this is the first pause of a reactor iteration."""
+        if self._count_polls is None:
+            if self._next_iteration.is_scheduled:
+                return False
+            self._next_iteration.schedule(_do_nothing)
+            return True
+        polls = self._count_polls()
+        if polls == self._paused_at:
+            return False
+        self._paused_at = polls
+        return True
+
+
+def _do_nothing() -> None:
+    """The beginning of an iteration needs no work."""
 
 
 def _report(failure: Failure) -> None:

@@ -19,7 +19,7 @@ from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDe
 from odradek.protocol.schema import rows
 from odradek.replication.controller.admin.configs import ResourceType, parse_broker_id
 from odradek.replication.controller.configs.sources import ConfigSource, SourcedValue, broker_values
-from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms, listener_base
+from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
 
@@ -138,7 +138,7 @@ class ConfigDescriber:
 
     def _dynamic_entry(self, name: str, value: str, *, only_default: bool) -> _Entry:
         declared = type(self._configs.static).declared()
-        prop = declared.get(name) or declared.get(listener_base(name) or "")
+        prop = declared.get(broker_synonyms(name)[-1])
         values = broker_values(name, broker_synonyms(name), self._configs)
         if only_default:
             values = [v for v in values if v.source is ConfigSource.DYNAMIC_DEFAULT_BROKER]

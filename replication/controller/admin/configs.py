@@ -41,7 +41,7 @@ from odradek.replication.controller.configs.limits import (
     check_value_sizes,
     too_many_entries,
 )
-from odradek.replication.metadata.broker_configs import BrokerConfigs, find_property, is_store_property
+from odradek.replication.metadata.broker_configs import BrokerConfigs, find_property, requires_listener
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
 
@@ -269,7 +269,7 @@ class ConfigAdmin:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: {', '.join(fixed)}"
             )
-        general = sorted(filter(is_store_property, configs))
+        general = sorted(filter(requires_listener, configs))
         if general:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

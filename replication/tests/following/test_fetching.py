@@ -1,6 +1,7 @@
 """Fetchers: records, offsets, sessions, errors, and the assignment of partitions to fetchers."""
 
 import errno
+import logging
 
 import pytest
 
@@ -256,6 +257,27 @@ def test_an_error_delays_its_partition_only(code):
     cluster.changes.clear()
     cluster.run(2000)
     assert_equal_logs(cluster)
+
+
+def test_partitions_that_the_leader_does_not_have_yet_are_logged_in_one_line(caplog):
+    caplog.set_level(logging.INFO, "odradek.replication.following")
+    cluster = LogCluster(partitions=12)
+    for index in range(12):
+        cluster.elect(1, index=index)
+        code = ErrorCode.UNKNOWN_TOPIC_ID if index < 3 else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        cluster.change_rows(index, error_code=code)
+    cluster.run(900)
+    failures = [record.args for record in caplog.records if "replica fetch failed" in record.msg]
+    assert sum(count for count, _, _ in failures) == 12
+    assert failures[-1][0] > 1
+    assert len(failures) <= 4
+    caplog.clear()
+    cluster.run(1000)
+    failures = [record.args for record in caplog.records if "replica fetch failed" in record.msg]
+    assert sorted((count, error.partition(":")[0]) for count, _, error in failures) == [
+        (3, "UNKNOWN_TOPIC_ID"),
+        (9, "NOT_LEADER_OR_FOLLOWER"),
+    ]
 
 
 def test_a_fenced_partition_is_parked_until_the_next_leader_epoch():

@@ -13,7 +13,7 @@ from odradek.replication.metadata.acls.bindings import AclTable
 from odradek.server.config import BrokerConfig
 from odradek.server.config.authorization import parse_super_users
 from odradek.server.security.authorization.acl_index import AclIndex, Decision, normalize_host
-from odradek.server.security.authorization.audit_log import Attempt, AuditLog
+from odradek.server.security.authorization.audit_log import Attempt, AuditLog, RunLater
 from odradek.server.security.authorization.authorizer import AuthorizedClient
 from odradek.server.security.principal import Principal
 
@@ -31,6 +31,7 @@ class AclAuthorizer:
 
     super_users: allowed everything, `Type:name`
     allows_without_acl: `allow.everyone.if.no.acl.found`
+    run_later: calls a coroutine function after some ms
     """
 
     def __init__(
@@ -40,11 +41,12 @@ class AclAuthorizer:
         *,
         allows_without_acl: bool,
         monotonic_ms: Callable[[], int],
+        run_later: RunLater,
     ) -> None:
         self.version = 0
         self._super_users = frozenset(super_users)
         self._index = AclIndex(allows_without_acl=allows_without_acl)
-        self._audit_log = AuditLog(monotonic_ms)
+        self._audit_log = AuditLog(monotonic_ms, run_later)
         self._decisions: dict[_Key, Decision] = {}
         self._index.update(acls.acls)
         acls.listeners.append(self._on_change)
@@ -117,11 +119,14 @@ def _make_attempt(key: _Key) -> Attempt:
     return Attempt(str(principal), client_host.removeprefix("/"), operation, resource_type, name)
 
 
-def make_authorizer(config: BrokerConfig, acls: AclCache, monotonic_ms: Callable[[], int]) -> AclAuthorizer:
+def make_authorizer(
+    config: BrokerConfig, acls: AclCache, monotonic_ms: Callable[[], int], run_later: RunLater
+) -> AclAuthorizer:
     """Return the authorizer of a broker with `authorizer.class.name`."""
     return AclAuthorizer(
         acls,
         parse_super_users(config.super_users),
         allows_without_acl=config.allow_everyone_if_no_acl_found,
         monotonic_ms=monotonic_ms,
+        run_later=run_later,
     )

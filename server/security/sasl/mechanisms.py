@@ -16,10 +16,9 @@ from odradek.server.security.sasl.token_credentials import FindToken, TokenCrede
 
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
+    from odradek.server.security.sasl.unknown_users import UnknownUsers
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_USERS_SECRET_BYTES: Final = 32
 
 
 class MechanismParts(NamedTuple):
@@ -28,7 +27,7 @@ class MechanismParts(NamedTuple):
     entities: returns the configurations of users, by path (`EntityConfigs.configs`)
     find_token: returns a valid delegation token by its id
     random_bits: returns a random number of so many bits
-    unknown_users_secret: random bytes, see `scram.UnknownUsers`
+    find_unknown_users: returns the credentials of users that do not exist
     now_ms: the wall clock
     monotonic: the monotonic clock, in seconds
     call_later: calls a function after some seconds
@@ -39,7 +38,7 @@ class MechanismParts(NamedTuple):
     entities: Callable[[], Mapping[str, Configs]]
     find_token: FindToken
     random_bits: Callable[[int], int]
-    unknown_users_secret: bytes
+    find_unknown_users: "Callable[[], UnknownUsers]"
     now_ms: Callable[[], int]
     monotonic: Callable[[], float]
     call_later: CallLater
@@ -54,12 +53,9 @@ class ListenerMechanism(NamedTuple):
     max_reauth_ms: int
 
 
-def make_mechanisms(settings: SaslSettings, parts: MechanismParts) -> dict[str, ListenerMechanism]:
-    """Return the enabled mechanisms of a listener, by name. Raises PropertyError."""
-    return {
-        one.mechanism: ListenerMechanism(_MAKERS[one.mechanism](one, parts), one.max_reauth_ms)
-        for one in settings.mechanisms
-    }
+def make_mechanism(settings: MechanismSettings, parts: MechanismParts) -> ListenerMechanism:
+    """Return a mechanism of a listener. Raises PropertyError."""
+    return ListenerMechanism(_MAKERS[settings.mechanism](settings, parts), settings.max_reauth_ms)
 
 
 def check_mechanisms(settings: SaslSettings) -> None:
@@ -68,18 +64,23 @@ def check_mechanisms(settings: SaslSettings) -> None:
         entities=dict,
         find_token=lambda token_id: None,
         random_bits=lambda bits: 0,
-        unknown_users_secret=b"",
+        find_unknown_users=_find_no_users,
         now_ms=lambda: 0,
         monotonic=lambda: 0.0,
         call_later=_never_call,
         run_request=lambda work, done: None,
         on_stop=lambda stop: None,
     )
-    make_mechanisms(settings, parts)
+    for one in settings.mechanisms:
+        make_mechanism(one, parts)
 
 
 def _never_call(delay_s: float, function: Callable[[], object], /) -> Timer:
     raise AssertionError("nothing is scheduled, because nothing ran in a thread")
+
+
+def _find_no_users() -> "UnknownUsers":
+    raise AssertionError("no client is authenticated")
 
 
 def _make_plain(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
@@ -89,7 +90,7 @@ def _make_plain(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
 
 
 def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
-    from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+    from odradek.server.security.sasl.scram import ScramExchange
     from odradek.server.security.sasl.scram_credentials import (
         SCRAM_MECHANISMS,
         ScramCredential,
@@ -106,9 +107,15 @@ def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
             logger.error("the credential of user %r is malformed; set it again mechanism=%s", user, mechanism.name)
             return None
 
-    unknown_users = UnknownUsers(mechanism, parts.unknown_users_secret)
-    tokens = TokenCredentials(mechanism, parts.find_token, parts.random_bits)
-    return partial(ScramExchange, mechanism, find_credential, unknown_users, parts.random_bits, tokens.find)
+    def make_token_salt(token_id: str) -> bytes:
+        return parts.find_unknown_users().make_token_salt(mechanism, token_id)
+
+    def make_exchange() -> ScramExchange:
+        unknown_users = parts.find_unknown_users()
+        return ScramExchange(mechanism, find_credential, unknown_users, parts.random_bits, tokens.find)
+
+    tokens = TokenCredentials(mechanism, parts.find_token, make_token_salt)
+    return make_exchange
 
 
 def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:

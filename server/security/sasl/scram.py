@@ -12,13 +12,13 @@ from typing import Final
 
 from odradek.server.security.sasl.mechanism import OTHER_AUTHORIZATION_ID, Authenticated, SaslError
 from odradek.server.security.sasl.scram_credentials import (
-    DEFAULT_ITERATIONS,
     MIN_ITERATIONS,
     ScramCredential,
     ScramMechanism,
     make_random_text,
 )
 from odradek.server.security.sasl.token_credentials import TokenCredential
+from odradek.server.security.sasl.unknown_users import UnknownUsers
 
 TOKEN_EXTENSION: Final = "tokenauth"
 
@@ -42,29 +42,6 @@ FindCredential = Callable[[str], ScramCredential | None]
 
 FindTokenCredential = Callable[[str], TokenCredential | None]
 """Returns the credential of a delegation token for one mechanism; None if there is no valid token with the id."""
-
-
-class UnknownUsers:
-    """Credentials for users that have none: the same one each time that a user name is tried.
-
-    secret: random bytes of this process, the same for all listeners
-    """
-
-    def __init__(self, mechanism: ScramMechanism, secret: bytes) -> None:
-        self._mechanism = mechanism
-        self._secret = secret
-
-    def make_credential(self, user: str, *, is_token: bool = False) -> ScramCredential:
-        """Return the credential of a user that has none, or of an unknown token; no password matches it.
-
-        A token has another salt than the user of the same name, as if both existed: a user whose salt differs from that
-        of the token would else be known to exist.
-        """
-        mechanism = self._mechanism
-        derived = mechanism.hmac(self._secret, b"%d,%s" % (is_token, user.encode()))
-        salt = make_random_text(lambda bits: int.from_bytes(derived, "big") % (1 << bits))
-        key = mechanism.hmac(self._secret, derived)
-        return ScramCredential(salt.encode(), key, key, DEFAULT_ITERATIONS)
 
 
 class ScramExchange:
@@ -115,7 +92,9 @@ class ScramExchange:
         else:
             self._choose_user(user)
         if self._credential is None:
-            self._credential = self._unknown_users.make_credential(user, is_token=is_token)
+            unknown = self._unknown_users
+            make = unknown.make_token_credential if is_token else unknown.make_credential
+            self._credential = make(self._mechanism, user)
         credential = self._credential
         if credential.iterations < MIN_ITERATIONS:
             raise SaslError(None, f"the credential has fewer than {MIN_ITERATIONS} iterations; set it again")

@@ -88,6 +88,12 @@ def parse_credential(text: str) -> ScramCredential:
         raise ValueError("malformed SCRAM credential") from None
 
 
+def find_iterations(text: str) -> int:
+    """Return the iterations in the text of a credential, without parsing the rest; the default if it is malformed."""
+    digits = text.rpartition("iterations=")[2]
+    return int(digits) if digits.isdecimal() and len(digits) < 10 else DEFAULT_ITERATIONS
+
+
 def make_random_text(random_bits: Callable[[int], int]) -> str:
     """Return a random text as Kafka makes them for salts and nonces: a number of 130 bits to the base 36."""
     number, digits = random_bits(_RANDOM_BITS), ""

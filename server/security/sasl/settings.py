@@ -8,7 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.properties import HIDDEN, PropertyError
-from odradek.server.config.sasl import CALLBACK_HANDLERS, LOGIN_CALLBACK_HANDLERS, LOGIN_MODULES
+from odradek.server.config.sasl import (
+    CALLBACK_HANDLERS,
+    LOGIN_CALLBACK_HANDLERS,
+    LOGIN_MODULES,
+    MECHANISM_PROPERTIES,
+)
 from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_login_module
 
 if TYPE_CHECKING:
@@ -42,6 +47,11 @@ class MechanismSettings(NamedTuple):
     def jaas_name(self) -> str:
         """The name of the property with the login module."""
         return f"{self.prefix}{JAAS}"
+
+    def has_values_of(self, other: "MechanismSettings") -> bool:
+        """Return whether all properties are equal, whatever the names under which they are set."""
+        names = (name for name in MECHANISM_PROPERTIES if name != JAAS)
+        return self.jaas == other.jaas and all(self.find(name) == other.find(name) for name in names)
 
     def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
         """Return the error of one of MECHANISM_PROPERTIES."""

@@ -15,7 +15,6 @@ from odradek.server.security.sasl.scram_credentials import (
     ScramCredential,
     ScramMechanism,
     make_credential,
-    make_salt,
 )
 
 MAX_CREDENTIALS: Final = 10_000
@@ -48,10 +47,10 @@ class TokenCredential(NamedTuple):
 class TokenCredentials:
     """The credentials of all tokens for one mechanism."""
 
-    def __init__(self, mechanism: ScramMechanism, find_token: FindToken, random_bits: Callable[[int], int]) -> None:
+    def __init__(self, mechanism: ScramMechanism, find_token: FindToken, make_salt: Callable[[str], bytes]) -> None:
         self._mechanism = mechanism
         self._find_token = find_token
-        self._random_bits = random_bits
+        self._make_salt = make_salt
         self._made: OrderedDict[str, ScramCredential] = OrderedDict()
 
     def find(self, token_id: str) -> TokenCredential | None:
@@ -62,13 +61,13 @@ class TokenCredentials:
             return None
         credential = self._made.get(token_id)
         if credential is None:
-            credential = self._made[token_id] = self._make(token)
+            credential = self._made[token_id] = self._make(token_id, token)
             if len(self._made) > MAX_CREDENTIALS:
                 self._made.popitem(last=False)
         self._made.move_to_end(token_id)
         return TokenCredential(credential, parse_principal(token.owner).name, token.expires_ms)
 
-    def _make(self, token: TokenSecret) -> ScramCredential:
-        salt, password = make_salt(self._random_bits), base64.b64encode(token.hmac).decode()
+    def _make(self, token_id: str, token: TokenSecret) -> ScramCredential:
+        salt, password = self._make_salt(token_id), base64.b64encode(token.hmac).decode()
         salted = self._mechanism.salt_password(password, salt, MIN_ITERATIONS)
         return make_credential(self._mechanism, salt, salted, MIN_ITERATIONS)

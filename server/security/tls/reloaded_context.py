@@ -1,4 +1,4 @@
-"""A TLS context whose files may be replaced at any time: new connections use the new certificates.
+"""A TLS context whose files and properties may change at any time: new connections use the new certificates.
 
 Connections that exist keep theirs.
 """
@@ -48,10 +48,9 @@ class ReloadedContext:
         return self._context
 
     def update(self, settings: TlsSettings) -> None:
-        """Use the key store and the trust store of other settings, if they are valid, for new connections."""
-        changed = self._settings.with_stores_of(settings)
-        if changed != self._settings:
-            self._settings = changed
+        """Use the dynamic values of other settings, if they are valid, for new connections."""
+        former, self._settings = self._settings, self._settings.with_dynamic_of(settings)
+        if not self._settings.has_values_of(former):
             self._version = self._find_version()
             self._reload()
 
@@ -62,7 +61,7 @@ class ReloadedContext:
         except PropertyError as error:
             logger.error("changed certificates are not used, and the last ones remain: %s; correct %s", error, files)
         else:
-            logger.info("loaded changed certificates files=%s", files)
+            logger.info("loaded changed certificates or properties files=%s", files)
 
     def _files(self) -> list[str]:
         return [path for path in (self._settings.keystore_location, self._settings.truststore_location) if path]

@@ -12,12 +12,13 @@ TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 """Security protocols with TLS."""
 
 
-_STORES: Final = (
+_DYNAMIC: Final = (
     "keystore_type", "keystore_location", "keystore_password", "keystore_key", "keystore_certificate_chain",
     "key_password", "truststore_type", "truststore_location", "truststore_password", "truststore_certificates",
-    "allow_dn_changes", "allow_san_changes",
+    "allow_dn_changes", "allow_san_changes", "client_auth", "enabled_protocols", "cipher_suites",
 )  # fmt: skip
-"""The settings that can change while a listener exists (Kafka's SslConfigs.RECONFIGURABLE_CONFIGS)."""
+"""The settings that can change while a listener exists. Apache Kafka accepts changes of the last three, too, but uses
+them for the listeners of its next start."""
 
 
 class TlsSettings(NamedTuple):
@@ -52,9 +53,13 @@ class TlsSettings(NamedTuple):
         # Without values, some of which are secrets.
         return f"TlsSettings({self.prefix})"
 
-    def with_stores_of(self, other: "TlsSettings") -> "TlsSettings":
-        """Return these settings with the key store and the trust store of others."""
-        return self._replace(own=other.own, **{name: getattr(other, name) for name in _STORES})
+    def with_dynamic_of(self, other: "TlsSettings") -> "TlsSettings":
+        """Return these settings with those of others that are dynamic."""
+        return self._replace(own=other.own, **{name: getattr(other, name) for name in _DYNAMIC})
+
+    def has_values_of(self, other: "TlsSettings") -> bool:
+        """Return whether all settings are equal, whatever the names under which they are set."""
+        return self._replace(own=other.own) == other
 
     def error(self, name: str, value: str | None, allowed: str) -> PropertyError:
         """Return the error of the property `ssl.<name>`."""

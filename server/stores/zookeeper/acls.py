@@ -7,8 +7,8 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 _OPEN_PATH: Final = "/consumers"
 """Clients of the former consumer create nodes there."""
 
-_SENSITIVE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token")
-"""Nodes below these have credentials and secrets, which only their creator may read."""
+_SENSITIVE_PATHS: Final = ("/config/users", "/config/brokers", "/delegation_token", "/odradek_scram_secret")
+"""These nodes, and those below them, have credentials and secrets, which only their creator may read."""
 
 
 def find_acls(path: str, *, has_acls: bool) -> list[Any]:

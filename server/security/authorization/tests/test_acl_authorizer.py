@@ -4,6 +4,8 @@ import logging
 from types import SimpleNamespace
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
 from odradek.protocol.access_control import Operation, PatternType, Permission, ResourceType
 from odradek.replication.metadata.acls.acl_cache import AclCache
@@ -22,10 +24,17 @@ LOGGER = audit_log.logger.name
 class Setup:
     def __init__(self, super_users=(), allows_without_acl=False):
         self.cache = AclCache(MemoryMetadataServer().connect(), lambda description, work: None, no_pause)
-        self.now_ms = 0
+        self.clock = Clock()
         self.authorizer = AclAuthorizer(
-            self.cache, super_users, allows_without_acl=allows_without_acl, monotonic_ms=lambda: self.now_ms
+            self.cache,
+            super_users,
+            allows_without_acl=allows_without_acl,
+            monotonic_ms=lambda: int(self.clock.seconds() * 1000),
+            run_later=self.run_later,
         )
+
+    def run_later(self, delay_ms, task):
+        self.clock.callLater(delay_ms / 1000, lambda: Deferred.fromCoroutine(task()))
 
     def put(self, pattern, *entries):
         self.cache.put({pattern: frozenset(entries)})
@@ -138,12 +147,87 @@ def test_names_cannot_forge_a_line_or_a_part_of_it(setup, caplog):
     assert line.count('" reason="') == 1 and line.endswith('reason="no ACL"')
 
 
-def test_denials_beyond_the_rate_are_counted(setup, caplog, monkeypatch):
-    monkeypatch.setattr(audit_log, "MAX_DENIALS_PER_S", 3)
-    with caplog.at_level(logging.INFO, LOGGER):
-        for _ in range(5):
-            setup.authorizer.allows(client(), READ, TOPIC, "t")
-        assert len(caplog.messages) == 3
-        setup.now_ms += 1000
-        setup.authorizer.allows(client(), READ, TOPIC, "t")
-    assert caplog.messages[3:] == ["denials were not logged, because there were too many count=2", caplog.messages[0]]
+OMITTED = "denials were not logged, because there were too many "
+
+
+@pytest.fixture
+def limits(monkeypatch):
+    """At most 20 lines of all clients and 10 of each client in a second, and two first lines."""
+    monkeypatch.setattr(audit_log, "MAX_DENIALS_PER_S", 20)
+    monkeypatch.setattr(audit_log, "MAX_CLIENT_DENIALS_PER_S", 10)
+    monkeypatch.setattr(audit_log, "FIRST_LINES", 2)
+    monkeypatch.setattr(audit_log, "MAX_CLIENTS", 5)
+
+
+@pytest.fixture
+def denials(setup, limits, caplog):
+    """Let clients be denied some times. Returns a function that counts the lines of each since its last call."""
+    caplog.set_level(logging.INFO, LOGGER)
+
+    def deny(times, **clients):
+        caplog.clear()
+        for name, host in clients.items():
+            for _ in range(times):
+                setup.authorizer.allows(client(name, f"/{host}"), READ, TOPIC, "t")
+        texts = [message for message in caplog.messages if message.startswith("Denied")]
+        return [sum(f'"User:{name}" host={host} ' in text for text in texts) for name, host in clients.items()]
+
+    return deny
+
+
+def test_denials_of_one_client_beyond_its_rate_are_counted(setup, denials, caplog):
+    assert denials(15, mallory="10.0.0.1") == [10]
+    setup.clock.advance(1)
+    assert caplog.messages[10:] == [OMITTED + 'count=5 clients=1 most="User:mallory"@10.0.0.1:5']
+    assert denials(10, mallory="10.0.0.1") == [10]
+    setup.clock.advance(10)
+    assert len(caplog.messages) == 10
+
+
+def test_clients_do_not_displace_the_lines_of_others(setup, denials, caplog):
+    assert denials(1000, mallory="10.0.0.1", trudy="10.0.0.2") == [10, 10]
+    assert denials(4, alice="10.0.0.3") == [4]
+    assert denials(5, bob="10.0.0.3", carol="10.0.0.4") == [4, 2]
+    setup.clock.advance(1)
+    most = '"User:mallory"@10.0.0.1:990,"User:trudy"@10.0.0.2:990,"User:carol"@10.0.0.4:3'
+    expected = f"count=1984 clients=4 most={most}"
+    assert caplog.messages[-1] == OMITTED + expected
+    assert denials(5, bob="10.0.0.3") == [5]
+
+
+def test_a_summary_precedes_the_first_denial_of_the_next_second(setup, denials, caplog):
+    denials(11, mallory="10.0.0.1")
+    setup.clock.rightNow += 1
+    denials(1, alice="10.0.0.3")
+    assert [message[: len(OMITTED)] == OMITTED for message in caplog.messages] == [True, False]
+    setup.clock.advance(0)
+    assert len(caplog.messages) == 2
+
+
+def test_a_summary_does_not_end_the_present_second(setup, denials, caplog):
+    setup.clock.rightNow = 0.9
+    assert denials(11, mallory="10.0.0.1") == [10]
+    setup.clock.rightNow = 1.5
+    assert denials(11, mallory="10.0.0.1") == [10]
+    setup.clock.advance(0.45)
+    assert denials(11, mallory="10.0.0.1") == [0]
+    setup.clock.advance(1)
+    assert caplog.messages == [OMITTED + 'count=12 clients=1 most="User:mallory"@10.0.0.1:12']
+
+
+def test_the_same_principal_at_another_address_is_another_client(denials):
+    assert denials(12, alice="10.0.0.1") == [10]
+    assert denials(2, alice="10.0.0.2") == [2]
+
+
+def test_the_number_of_distinguished_clients_is_bounded(setup, denials, caplog):
+    clients = {f"u{number}": "10.0.0.1" for number in range(50)}
+    # The first five have their own counts, the others have one together.
+    assert denials(1, **clients) == [1] * 15 + [0] * 35
+    log = setup.authorizer._audit_log
+    assert len(log._counts) == 5
+    setup.clock.advance(1)
+    assert caplog.messages[-1] == OMITTED + "count=35 clients=0 others=35 most="
+    assert log._counts == {}
+    setup.authorizer.allows(client("n" * 30_000), READ, TOPIC, "t")
+    assert all(len(principal) == audit_log.MAX_NAME_LENGTH for principal, _ in log._counts)

@@ -2,13 +2,15 @@
 
 import base64
 import random
+from functools import partial
 
 import pytest
 
 from odradek.server.security.sasl.mechanism import SaslError
-from odradek.server.security.sasl.scram import ScramExchange, UnknownUsers
+from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, ScramMechanism
 from odradek.server.security.sasl.token_credentials import MAX_CREDENTIALS, TokenCredentials, TokenSecret
+from odradek.server.security.sasl.unknown_users import UnknownUsers
 
 HMAC = bytes(range(64))
 TOKEN = TokenSecret("User:a:lice", 5000, HMAC)
@@ -20,10 +22,11 @@ class Client:
     def __init__(self, mechanism: ScramMechanism, tokens: dict[str, TokenSecret]) -> None:
         bits = random.Random(1).getrandbits
         self.mechanism = mechanism
-        self.credentials = TokenCredentials(mechanism, tokens.get, bits)
+        unknown = UnknownUsers(b"secret")
+        self.credentials = TokenCredentials(mechanism, tokens.get, partial(unknown.make_token_salt, mechanism))
         # The id of the token is also the name of a user without a password.
         self.make_exchange = lambda: ScramExchange(
-            mechanism, lambda user: None, UnknownUsers(mechanism, b"process"), bits, self.credentials.find
+            mechanism, lambda user: None, unknown, bits, self.credentials.find
         )
 
     def log_in(self, token_id: str, password: str, extension: str = ",tokenauth=true") -> ScramExchange:
@@ -84,13 +87,15 @@ def test_a_credential_is_made_once_and_the_oldest_are_dropped() -> None:
             return b"salted"
 
     mechanism = Mechanism(*SCRAM_MECHANISMS["SCRAM-SHA-256"])
-    credentials = TokenCredentials(mechanism, Tokens().get, random.Random(1).getrandbits)
+    credentials = TokenCredentials(mechanism, Tokens().get, str.encode)
     first = credentials.find("0")
     assert credentials.find("0") == first
     assert len(salted) == 1
     for number in range(1, MAX_CREDENTIALS + 1):
         credentials.find(str(number))
-    assert credentials.find("0") != first
+    assert len(salted) == MAX_CREDENTIALS + 1
+    assert credentials.find("0") == first
+    assert len(salted) == MAX_CREDENTIALS + 2
 
 
 def test_the_secret_is_not_in_a_repr() -> None:
