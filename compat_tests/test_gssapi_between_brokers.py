@@ -1,6 +1,8 @@
 """GSSAPI between brokers, with a real KDC. It runs where a KDC and python-gssapi are installed."""
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -172,7 +174,21 @@ def write(bootstrap_servers: str, topic: str) -> None:
     consumer.close()
 
 
-def test_a_cluster(realm: Realm) -> None:
+def show_status(
+    cluster: OdradekCluster, directory: Path, keytab: Path, principal: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `odradek cluster status` with a keytab."""
+    file = directory / "client.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\n"
+        f'sasl.jaas.config={LOGIN_MODULE} required useKeyTab=true keyTab="{keytab}" principal="{principal}";\n'
+    )
+    command = [sys.executable, "-m", "odradek", "cluster", "status", "--command-config", str(file)]
+    server = ["--bootstrap-server", cluster.bootstrap_servers.partition(",")[0]]
+    return subprocess.run([*command, *server], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_cluster(realm: Realm, tmp_path: Path) -> None:
     with OdradekCluster(broker_properties(realm.keytab), size=2, log_level="debug") as cluster:
 
         def authentications() -> int:
@@ -184,6 +200,12 @@ def test_a_cluster(realm: Realm) -> None:
         wait_until(lambda: authentications() >= before + 4, what="re-authentications", timeout_s=60)
         write(cluster.bootstrap_servers, "u")
         assert "the session has expired" not in cluster.log_text()
+        good = show_status(cluster, tmp_path, realm.client_keytab, f"alice@{REALM}")
+        assert (good.returncode, good.stderr) == (0, "")
+        stale = show_status(cluster, tmp_path, realm.stale_keytab, f"kafka/stale@{REALM}")
+        assert stale.returncode == 3
+        assert f"does not authenticate principal kafka/stale@{REALM}: Kerberos: " in stale.stderr
+        assert stale.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("kafka_jars")

@@ -25,7 +25,7 @@ from odradek.server.config import BrokerConfig
 from odradek.server.network.watchdog import Watchdog
 from odradek.server.work.clock import Reactor, call_in_pool
 from odradek.server.work.slices import SLICE_S
-from odradek.server.work.threads import GrowingThreads
+from odradek.server.work.threads import GrowingThreads, run_in_daemon_thread
 
 if TYPE_CHECKING:
     from odradek.server.stores.zookeeper.store import ZooKeeperStore
@@ -79,6 +79,13 @@ class Environment:
         """Call `work` in a thread, then `done` in the reactor thread with the exception that it raised, or None."""
         deferred = call_in_pool(self.reactor, self.reactor.getThreadPool(), work)
         deferred.addCallbacks(lambda _: done(None), lambda failure: done(failure.value))
+
+    def run_request(self, work: Callable[[], None], done: Done) -> None:
+        """Call `work` like `run_in_thread`, in a thread for a request to another server, which may never respond.
+
+        The stop of the broker does not wait for it.
+        """
+        run_in_daemon_thread(self.reactor, work, done)
 
     def run_compaction(self, work: Callable[[], None], done: Done) -> None:
         """Call `work` like `run_in_thread`, in threads for compaction, which takes long and sleeps between reads."""

@@ -252,7 +252,7 @@ class BrokerListeners:
             environment.now_ms,
             environment.monotonic,
             self._reactor.callLater,
-            environment.run_in_thread,
+            environment.run_request,
             self._on_stop.append,
         )
 

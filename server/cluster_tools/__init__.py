@@ -1,5 +1,6 @@
 """Commands for clusters, and servers of a cluster on one machine.
 
+- `client_login`: the login of a command at a broker
 - `command_config`: the security of a client, as Kafka's tools take it
 - `wire_client`: a blocking client for one broker
 - `status`: the state of a cluster as its clients see it

@@ -12,13 +12,14 @@ Other properties in the file are ignored, as Kafka's tools ignore those of other
 import ssl
 from typing import NamedTuple
 
-from odradek.properties import PropertyError, password, string
+from odradek.properties import PropertyError, string
+from odradek.server.cluster_tools.client_login import ClientLogin, make_client_login
 from odradek.server.config.listeners import SECURITY_PROTOCOLS
+from odradek.server.config.oauth_tokens import OAuthTokenProperties
 from odradek.server.config.properties_file import read_properties
-from odradek.server.config.sasl import LOGIN_MODULES, SASL_PROTOCOLS
+from odradek.server.config.sasl import LOGIN_MODULES, SASL_PROTOCOLS, SaslProperties
 from odradek.server.config.security import SecurityProperties
-from odradek.server.security.sasl.jaas import JaasError, find_credentials, parse_login_module
-from odradek.server.security.sasl.settings import CLIENT_MECHANISMS, ClientSettings
+from odradek.server.security.sasl.settings import JAAS, MechanismSettings, find_login_module
 from odradek.server.security.tls.settings import TLS_PROTOCOLS, make_tls_settings
 
 
@@ -26,15 +27,14 @@ class ClientSecurity(NamedTuple):
     """TLS and SASL of a client's connections; None for those that its security protocol lacks."""
 
     tls_context: ssl.SSLContext | None = None
-    sasl: ClientSettings | None = None
+    sasl: ClientLogin | None = None
 
 
-class _ClientProperties(SecurityProperties):
+class _ClientProperties(SecurityProperties, SaslProperties, OAuthTokenProperties):
     """The security properties of a client."""
 
     security_protocol = string("security.protocol", "PLAINTEXT", choices=SECURITY_PROTOCOLS, doc="")
     sasl_mechanism = string("sasl.mechanism", "GSSAPI", doc="")
-    sasl_jaas_config = password("sasl.jaas.config", doc="")
 
 
 def read_command_config(path: str) -> ClientSecurity:
@@ -46,7 +46,7 @@ def read_command_config(path: str) -> ClientSecurity:
     protocol = properties.security_protocol
     return ClientSecurity(
         _make_tls_context(properties) if protocol in TLS_PROTOCOLS else None,
-        _make_sasl_settings(properties) if protocol in SASL_PROTOCOLS else None,
+        _make_login(properties) if protocol in SASL_PROTOCOLS else None,
     )
 
 
@@ -57,15 +57,9 @@ def _make_tls_context(properties: _ClientProperties) -> ssl.SSLContext:
     return make_client_context(make_tls_settings(properties))
 
 
-def _make_sasl_settings(properties: _ClientProperties) -> ClientSettings:
+def _make_login(properties: _ClientProperties) -> ClientLogin:
     mechanism = properties.sasl_mechanism
-    if mechanism not in CLIENT_MECHANISMS:
-        raise PropertyError("sasl.mechanism", mechanism, f"must be one of: {', '.join(CLIENT_MECHANISMS)}")
-    prop = _ClientProperties.declared()["sasl.jaas.config"]
-    text = properties.sasl_jaas_config
-    if text is None:
-        raise prop.error(None, "must be set")
-    try:
-        return ClientSettings(mechanism, *find_credentials(parse_login_module(text, LOGIN_MODULES[mechanism])))
-    except JaasError as error:
-        raise prop.error(text, str(error)) from None
+    if mechanism not in LOGIN_MODULES:
+        raise PropertyError("sasl.mechanism", mechanism, f"must be one of: {', '.join(LOGIN_MODULES)}")
+    module = find_login_module(JAAS, mechanism, properties.sasl_jaas_config)
+    return make_client_login(MechanismSettings(mechanism, "", module, 0, properties.value, lambda name: name))

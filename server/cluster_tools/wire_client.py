@@ -4,21 +4,20 @@ with WireClient(Address("127.0.0.1", 9092)) as client:
     response = client.send(MetadataRequest(topics=None), MetadataResponse)
 """
 
-import secrets
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Final, NamedTuple, Self, TypeVar
 
 from odradek.protocol import codec
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
+from odradek.server.cluster_tools.client_login import ClientLogin
 from odradek.server.cluster_tools.command_config import ClientSecurity
-from odradek.server.security.sasl.settings import ClientSettings
 
 TIMEOUT_S: Final = 5.0
 
@@ -114,21 +113,17 @@ class WireClient:
     ) -> None:
         self.close()
 
-    def _authenticate(self, settings: ClientSettings) -> None:
+    def _authenticate(self, login: ClientLogin) -> None:
         """Prove the identity of this client. Raises NoResponseError."""
-        from odradek.server.security.sasl.client import SaslClient
         from odradek.server.security.sasl.mechanism import SaslError
 
         async def ask(request: Message, response_type: type[Response], version: int) -> Response:
             return self._exchange(request, version, response_type)
 
-        async def run_here(work: Callable[[], None]) -> None:
-            work()
-
         try:
-            _run(SaslClient(settings, secrets.randbits, run_here).authenticate(ask))
+            _run(login.authenticate(ask, self._address.host))
         except SaslError as error:
-            raise NoResponseError(f"{self._address} does not authenticate user {settings.user}: {error}") from error
+            raise NoResponseError(f"{self._address} does not authenticate {login.identity}: {error}") from error
 
     def _exchange(self, request: Message, version: int, response_type: type[Response]) -> Response:
         self._correlation_id += 1
@@ -166,10 +161,10 @@ class WireClient:
         return NoResponseError(f"{self._address} does not answer: {why}")
 
 
-def _run(coroutine: Coroutine[Any, Any, object]) -> None:
+def _run(coroutine: Awaitable[object]) -> None:
     """Run a coroutine that never waits."""
     try:
-        coroutine.send(None)
+        next(coroutine.__await__())
     except StopIteration:
         return
     raise AssertionError("the coroutine waits")

@@ -12,6 +12,7 @@
 - `security`: properties of TLS
 - `authorization`: properties of authorization
 - `sasl`: properties of SASL
+- `oauth_tokens`: properties of the tokens of brokers (OAUTHBEARER)
 - `passwords`: properties of the encryption of passwords in the metadata store
 - `delegation_tokens`: properties of delegation tokens
 - `zookeeper`: properties of the connection to ZooKeeper

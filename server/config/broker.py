@@ -20,6 +20,7 @@ from odradek.server.config.listeners import (
     resolve_advertised,
 )
 from odradek.server.config.network import NetworkProperties
+from odradek.server.config.oauth_tokens import OAuthTokenProperties
 from odradek.server.config.passwords import PasswordProperties
 from odradek.server.config.sasl import (
     KERBEROS_PROPERTIES,
@@ -57,6 +58,7 @@ THEMES = (
     SecurityProperties,
     AuthorizationProperties,
     SaslProperties,
+    OAuthTokenProperties,
     PasswordProperties,
     DelegationTokenProperties,
     StorageProperties,
@@ -131,6 +133,7 @@ class BrokerConfig(
     SecurityProperties,
     AuthorizationProperties,
     SaslProperties,
+    OAuthTokenProperties,
     PasswordProperties,
     DelegationTokenProperties,
     StorageProperties,

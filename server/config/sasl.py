@@ -15,6 +15,7 @@ from odradek.properties import (
     string,
     string_list,
 )
+from odradek.server.config.oauth_tokens import OAuthTokenProperties
 
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 """Security protocols with SASL."""
@@ -74,6 +75,7 @@ OAUTH_PROPERTIES: Final = (
     "sasl.oauthbearer.scope.claim.name",
     "sasl.oauthbearer.sub.claim.name",
     "sasl.oauthbearer.token.endpoint.url",
+    *OAuthTokenProperties.declared(),
 )
 
 KERBEROS_PROPERTIES: Final = (
@@ -187,13 +189,13 @@ class SaslProperties(PropertySet):
     sasl_oauthbearer_token_endpoint_url = string(
         "sasl.oauthbearer.token.endpoint.url",
         None,
-        doc="URL (http, https) at which the broker requests tokens for connections to others, with the options "
-        "clientId, clientSecret and scope of the login module, or of a file with a token (KIP-768).",
+        doc="URL (http, https) at which the broker requests tokens for connections to others, or of a file with a "
+        "token (KIP-768).",
     )
     sasl_oauthbearer_header_urlencode = boolean(
         "sasl.oauthbearer.header.urlencode",
         False,
-        doc="Encode clientId and clientSecret in the header of this request, as RFC 6749 requires.",
+        doc="Encode client id and client secret in the header of this request, as RFC 6749 requires.",
     )
     sasl_login_callback_handler_class = class_name(
         "sasl.login.callback.handler.class",

@@ -175,6 +175,7 @@ class ClusterMembership:
             environment.monotonic,
             environment.reactor.callLater,
             environment.run_in_thread,
+            environment.run_request,
         )
         return CurrentLogin(config, parts)
 

@@ -158,6 +158,8 @@ class MemoryEnvironment(Environment):
     def run_in_thread(self, work, done):
         run_inline(work, done)
 
+    run_request = run_in_thread
+
     def open_metadata_store(self, directory):
         return self.server.connect()
 

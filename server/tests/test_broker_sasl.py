@@ -196,7 +196,7 @@ class PasswordLogin:
 
     def parts(self) -> InterBrokerParts:
         clock = Clock()
-        return InterBrokerParts(self.random, lambda: 0, clock.seconds, clock.callLater, run_inline)
+        return InterBrokerParts(self.random, lambda: 0, clock.seconds, clock.callLater, run_inline, run_inline)
 
     @staticmethod
     def config(password: str, jaas: str = "") -> BrokerConfig:

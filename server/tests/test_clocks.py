@@ -26,11 +26,14 @@ COMPARED_WITH_TIMESTAMPS = {
     "log/validation/batch.py": "records too far ahead or behind",
     "replication/controller/configs/nodes.py": "retention of notices in the metadata store",
     "replication/controller/token_changes.py": "lifetimes of delegation tokens in the metadata store",
+    "server/security/sasl/oauthbearer/token_login.py": "lifetimes of access tokens",
+    "server/security/sasl/oauthbearer/unsecured_tokens.py": "lifetimes of access tokens",
 }
 OWN_CLOCKS = {
     "log/compaction/process.py": "the child process",
     "server/broker.py": "time that the start took",
     "server/cli.py": "time that the start took",
+    "server/cluster_tools/client_login.py": "times of a command's token",
     "server/cluster_tools/local_cluster.py": "waits of a tool for a process",
     "server/cluster_tools/zookeeper_server.py": "waits of a tool for a process",
     "server/environment.py": "the clocks themselves",

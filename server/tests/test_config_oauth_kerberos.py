@@ -157,7 +157,7 @@ def test_options_of_a_login_that_are_refused(keys: str, options: str, name: str,
 def test_the_endpoint_of_tokens_is_required(keys: str) -> None:
     refused = login_error(keys, **{LOGIN_JAAS: f"{MODULE} clientId=broker clientSecret=the-secret;"})
     assert refused.name == TOKEN_URL
-    assert "must be set for OAUTHBEARER between brokers" in str(refused)
+    assert "must be set to obtain tokens of OAUTHBEARER" in str(refused)
 
 
 def test_a_token_in_a_file(keys: str, tmp_path: Path) -> None:

@@ -442,6 +442,29 @@ def test_other_properties_of_security_are_not_dynamic(admin, name, value):
         assert admin.alter(BROKER, "1", (f"{prefix}{name}", SET, value)) == ErrorCode.INVALID_REQUEST
 
 
+OAUTH_SECRETS = ("client.credentials.client.secret", "assertion.private.key.passphrase")
+
+
+@pytest.mark.parametrize("secret", OAUTH_SECRETS)
+def test_secrets_of_oauthbearer_are_not_dynamic_nor_stored(broker, admin, secret):
+    for prefix in ("", "listener.name.plaintext.", "listener.name.plaintext.oauthbearer."):
+        change = f"{prefix}sasl.oauthbearer.{secret}", SET, "hunter2"
+        assert admin.alter(BROKER, "1", change) == ErrorCode.INVALID_REQUEST
+    assert b"hunter2" not in (broker.data_dir / "odradek-metadata.db-wal").read_bytes()
+
+
+def test_secrets_of_oauthbearer_are_not_described():
+    prefixes = ("", "listener.name.plaintext.", "listener.name.plaintext.oauthbearer.")
+    names = [f"{prefix}sasl.oauthbearer.{secret}" for secret in OAUTH_SECRETS for prefix in prefixes]
+    with OdradekBroker(dict.fromkeys(names, "hunter2")) as broker:
+        entries = Admin(broker).describe(BROKER, "1")
+        for secret in OAUTH_SECRETS:
+            entry = entries[f"sasl.oauthbearer.{secret}"]
+            assert (entry.is_sensitive, entry.value) == (True, None)
+        assert "hunter2" not in repr(entries)
+        assert "hunter2" not in broker.log_text()
+
+
 def test_a_wrong_secret_does_not_lose_the_passwords_at_the_next_change(tmp_path):
     name, other = "listener.name.tls.ssl.keystore.password", "listener.name.tls.ssl.key.password"
 

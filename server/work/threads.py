@@ -1,7 +1,8 @@
 """Threads for work whose concurrency is bounded by its callers."""
 
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from odradek.log.background.tasks import Done
 from odradek.server.work.clock import Reactor, call_in_pool
@@ -45,3 +46,27 @@ class GrowingThreads:
         pool.start()
         self._reactor.addSystemEventTrigger("during", "shutdown", pool.stop)
         return pool
+
+
+def run_in_daemon_thread(reactor: Reactor, work: Callable[[], None], done: Done) -> None:
+    """Call `work` in a thread of its own, then `done` in the reactor thread with the exception that it raised, or None.
+
+    The end of the process does not wait for this thread, unlike for those of a pool, and ends it.
+    """
+    from twisted.internet.interfaces import IReactorFromThreads
+
+    call_in_reactor = cast(IReactorFromThreads, reactor).callFromThread
+
+    def run() -> None:
+        error: Exception | None = None
+        try:
+            work()
+        except Exception as raised:
+            error = raised
+        call_in_reactor(done, error)
+
+    try:
+        threading.Thread(target=run, daemon=True).start()
+    except RuntimeError as error:
+        # No thread can be started. `done` is never called before this function returns.
+        reactor.callLater(0, done, error)

@@ -31,6 +31,7 @@ class MechanismParts(NamedTuple):
     now_ms: the wall clock
     monotonic: the monotonic clock, in seconds
     call_later: calls a function after some seconds
+    run_request: calls a function in a thread for which the stop of the broker does not wait
     on_stop: registers a function that is called when the broker stops
     """
 
@@ -41,7 +42,7 @@ class MechanismParts(NamedTuple):
     now_ms: Callable[[], int]
     monotonic: Callable[[], float]
     call_later: CallLater
-    run_in_thread: "RunInThread"
+    run_request: "RunInThread"
     on_stop: Callable[[Callable[[], None]], None]
 
 
@@ -67,7 +68,7 @@ def check_mechanisms(settings: SaslSettings) -> None:
         now_ms=lambda: 0,
         monotonic=lambda: 0.0,
         call_later=_never_call,
-        run_in_thread=lambda work, done: None,
+        run_request=lambda work, done: None,
         on_stop=lambda stop: None,
     )
     for one in settings.mechanisms:
@@ -134,7 +135,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
         read,
         parts.monotonic,
         parts.call_later,
-        parts.run_in_thread,
+        parts.run_request,
     )
     validator = JwtValidator(
         ValidatorSettings(

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 JAAS: Final = "sasl.jaas.config"
 
-CLIENT_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-"""Mechanisms with passwords, with which `odradek cluster` can authenticate itself at a broker."""
-
 
 class MechanismSettings(NamedTuple):
     """The properties of one mechanism of a listener.
@@ -116,7 +113,7 @@ def make_mechanism_settings(config: "BrokerConfig", listener_name: str, mechanis
     return MechanismSettings(
         mechanism,
         prefix,
-        None if text is None else _parse_login_module(f"{prefix}{JAAS}", mechanism, text),
+        find_login_module(f"{prefix}{JAAS}", mechanism, text),
         config.mechanism_value(listener_name, mechanism, "connections.max.reauth.ms"),
         partial(config.mechanism_value, listener_name, mechanism),
         partial(config.mechanism_property_name, listener_name, mechanism),
@@ -148,14 +145,22 @@ def make_inter_broker_settings(config: "BrokerConfig") -> MechanismSettings:
         allowed = f"must be one of sasl.enabled.mechanisms of {listener_name}: {', '.join(enabled)}"
         raise PropertyError("sasl.mechanism.inter.broker.protocol", mechanism, allowed)
     settings = make_mechanism_settings(config, listener_name, mechanism)
-    name = "sasl.login.callback.handler.class"
-    handler = settings.find(name)
-    if handler is not None and handler not in LOGIN_CALLBACK_HANDLERS.get(mechanism, ()):
-        raise settings.error(name, handler, "must not be set, because Java classes cannot be loaded")
+    check_login_handler(settings)
     return settings
 
 
-def _parse_login_module(name: str, mechanism: str, text: str) -> LoginModule:
+def check_login_handler(settings: MechanismSettings) -> None:
+    """Raise PropertyError for a Java class that does not do what this login does."""
+    name = "sasl.login.callback.handler.class"
+    handler = settings.find(name)
+    if handler is not None and handler not in LOGIN_CALLBACK_HANDLERS.get(settings.mechanism, ()):
+        raise settings.error(name, handler, "must not be set, because Java classes cannot be loaded")
+
+
+def find_login_module(name: str, mechanism: str, text: str | None) -> LoginModule | None:
+    """Return the login module of a mechanism in a property; None if it is not set. Raises PropertyError."""
+    if text is None:
+        return None
     try:
         return parse_login_module(text, LOGIN_MODULES[mechanism])
     except JaasError as error:

@@ -1,4 +1,4 @@
-"""GSSAPI on the side of a broker that connects to another: it presents a ticket, obtained with the keys of a keytab.
+"""GSSAPI on the side that connects to a broker: it presents a ticket, obtained with the keys of a keytab.
 
 Sources: RFC 4752 (without a security layer), Java's GssKrb5Client. Unlike Kafka's clients this broker requires that the
 other one proves its identity too (mutual authentication).
@@ -110,7 +110,7 @@ class KerberosInitiator:
         try:
             credentials = await self._log_in()
             try:
-                context, token = await self._call(lambda: _begin_context(credentials, self._settings.service, host))
+                context, token = await self._call(lambda: begin_context(credentials, self._settings.service, host))
             except KerberosError as error:
                 self._report(host, str(error), f"no ticket for {self._settings.service}/{host}")
                 raise SaslError(f"Kerberos: {error}") from None
@@ -126,7 +126,7 @@ class KerberosInitiator:
         settings = self._settings
         try:
             credentials = await self._call(
-                lambda: _log_in(settings.principal, settings.keytab, self._ticket_cache)
+                lambda: log_in(settings.principal, settings.keytab, self._ticket_cache)
             )
         except KerberosError as error:
             hint = f"check principal and keyTab of {settings.jaas_name}, and the KDC in krb5.conf"
@@ -154,7 +154,7 @@ class KerberosInitiator:
         logger.log(level, "GSSAPI between brokers: %s; retrying error=%s", consequence, failure)
 
 
-def _log_in(principal: str, keytab: str, ticket_cache: str) -> Any:
+def log_in(principal: str, keytab: str, ticket_cache: str) -> Any:
     """Return the credential of a principal; get a ticket from the KDC if there is none, or if it is old.
 
     Raises KerberosError, with the text of the library's error, which is known in the same thread only.
@@ -170,7 +170,7 @@ def _log_in(principal: str, keytab: str, ticket_cache: str) -> Any:
         raise KerberosError(str(error)) from None
 
 
-def _begin_context(credentials: Any, service: str, host: str) -> tuple[Any, bytes]:
+def begin_context(credentials: Any, service: str, host: str) -> tuple[Any, bytes]:
     """Return a context and its first token; get a ticket for the other broker if there is none.
 
     Raises KerberosError.

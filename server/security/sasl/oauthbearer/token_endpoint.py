@@ -1,16 +1,16 @@
-"""The request of a token for this broker, with the client-credentials grant. It blocks, and runs in a thread.
+"""The request of a token for this broker. It blocks, and runs in a thread.
 
-Sources: RFC 6749, 4.4 and 5; Kafka's HttpAccessTokenRetriever.
+Sources: RFC 6749, 5; Kafka's HttpJwtRetriever.
 """
 
-import base64
 import json
 import ssl
 from collections.abc import Callable
 from typing import Final, NamedTuple
-from urllib.parse import quote_plus, urlsplit
+from urllib.parse import urlsplit
 
 from odradek.protocol.errors import shorten
+from odradek.server.security.sasl.oauthbearer.grants import Form, Grant
 
 MAX_RESPONSE_BYTES: Final = 1 << 20
 
@@ -24,35 +24,12 @@ class TokenRefusedError(ValueError):
 
 
 class TokenRequest(NamedTuple):
-    """A request of a token. Client id and secret are not blank."""
+    """A request of a token."""
 
     url: str
-    client_id: str
-    client_secret: str
-    scope: str = ""
-    is_header_urlencoded: bool = False
+    grant: Grant
     connect_timeout_s: float = 10
     read_timeout_s: float = 10
-
-    def __repr__(self) -> str:
-        return f"TokenRequest(client_id={self.client_id!r})"
-
-    def headers(self) -> dict[str, str]:
-        """Return the headers, with client id and secret."""
-        credentials = [self.client_id.strip(), self.client_secret.strip()]
-        if self.is_header_urlencoded:
-            credentials = list(map(quote_plus, credentials))
-        return {
-            "Accept": "application/json",
-            "Authorization": f"Basic {base64.b64encode(':'.join(credentials).encode()).decode()}",
-            "Cache-Control": "no-cache",
-            "Content-Type": "application/x-www-form-urlencoded",
-        }
-
-    def body(self) -> bytes:
-        """Return the form."""
-        scope = self.scope.strip()
-        return f"grant_type=client_credentials{scope and f'&scope={quote_plus(scope)}'}".encode()
 
 
 def request_token(
@@ -63,16 +40,19 @@ def request_token(
     monotonic: the monotonic clock, in seconds
     context: for `https:`; by default the certificates of the operating system are trusted
     """
-    status, content = _post(request, monotonic, context)
+    form = request.grant.make_form()
+    status, content = _post(request, form, monotonic, context)
     if status in _SUCCESS:
         return _find_token(content)
-    reason = f"it responded {status} {_describe_error(content, request.client_secret)}".rstrip()
+    reason = f"it responded {status} {_describe_error(content, form.secret)}".rstrip()
     if status in _REFUSED:
         raise TokenRefusedError(reason)
     raise OSError(reason)
 
 
-def _post(request: TokenRequest, monotonic: Callable[[], float], context: ssl.SSLContext | None) -> tuple[int, bytes]:
+def _post(
+    request: TokenRequest, form: Form, monotonic: Callable[[], float], context: ssl.SSLContext | None
+) -> tuple[int, bytes]:
     """Return status and content of the response. Redirects are not followed, because the request has the secret."""
     # Imported here, in the thread, because it takes 50 ms.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -92,7 +72,7 @@ def _post(request: TokenRequest, monotonic: Callable[[], float], context: ssl.SS
     try:
         connection.connect()
         connection.sock.settimeout(request.read_timeout_s)
-        connection.request("POST", target, request.body(), request.headers())
+        connection.request("POST", target, form.body, _make_headers(form))
         end_s = monotonic() + request.read_timeout_s
         response = connection.getresponse()
         content = b""
@@ -107,6 +87,15 @@ def _post(request: TokenRequest, monotonic: Callable[[], float], context: ssl.SS
     if len(content) > MAX_RESPONSE_BYTES:
         raise ValueError(f"its response is larger than {MAX_RESPONSE_BYTES} bytes")
     return response.status, content
+
+
+def _make_headers(form: Form) -> dict[str, str]:
+    headers = {
+        "Accept": "application/json",
+        "Cache-Control": "no-cache",
+        "Content-Type": "application/x-www-form-urlencoded",
+    }
+    return headers if form.authorization is None else {**headers, "Authorization": form.authorization}
 
 
 def _find_token(content: bytes) -> str:

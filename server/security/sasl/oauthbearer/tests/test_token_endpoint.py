@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from odradek.server.security.sasl.oauthbearer.grants import ClientSecretGrant, JwtBearerGrant
 from odradek.server.security.sasl.oauthbearer.token_endpoint import (
     MAX_RESPONSE_BYTES,
     TokenRefusedError,
@@ -21,6 +22,8 @@ from odradek.server.security.sasl.oauthbearer.token_endpoint import (
     request_token,
 )
 from odradek.server.security.tls.certificates import write_test_certificates
+
+GRANT = ClientSecretGrant("broker", "the-secret")
 
 
 class Issuer:
@@ -35,7 +38,7 @@ class Issuer:
 
     def request(self, **options: Any) -> str:
         values = {"client_id": "broker", "client_secret": "the-secret", **options}
-        return request_token(TokenRequest(f"{self.url}/token?tenant=1", **values), time.monotonic)
+        return request_token(TokenRequest(f"{self.url}/token?tenant=1", ClientSecretGrant(**values)), time.monotonic)
 
 
 @contextlib.contextmanager
@@ -103,6 +106,15 @@ def test_refusals(issuer, content, text):
     assert str(caught.value) == f"it responded {text}"
 
 
+def test_an_assertion_is_hidden(issuer):
+    issuer.status, issuer.content = 400, b'{"error": "invalid_grant", "error_description": "a.b.c has expired"}'
+    request = TokenRequest(issuer.url, JwtBearerGrant(lambda: "a.b.c"))
+    with pytest.raises(TokenRefusedError, match=r"^it responded 400 invalid_grant: \[hidden\] has expired$"):
+        request_token(request, time.monotonic)
+    [(_, headers, _)] = issuer.requests
+    assert "Authorization" not in headers
+
+
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_other_statuses_may_be_transient(issuer, status):
     issuer.status = status
@@ -137,9 +149,9 @@ def test_an_issuer_that_does_not_respond():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(TimeoutError):
-            request_token(TokenRequest(url, "broker", "the-secret", read_timeout_s=0.05), time.monotonic)
+            request_token(TokenRequest(url, GRANT, read_timeout_s=0.05), time.monotonic)
     with pytest.raises(ConnectionRefusedError):
-        request_token(TokenRequest(url, "broker", "the-secret"), time.monotonic)
+        request_token(TokenRequest(url, GRANT), time.monotonic)
 
 
 def test_the_certificate_of_the_issuer_is_verified(tmp_path):
@@ -147,7 +159,7 @@ def test_the_certificate_of_the_issuer_is_verified(tmp_path):
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "broker.pem")
     with run_issuer(tls) as issuer:
-        request = TokenRequest(f"{issuer.url}/token", "broker", "the-secret")
+        request = TokenRequest(f"{issuer.url}/token", GRANT)
         trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
         assert request_token(request, time.monotonic, trusting) == "a-token"
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -156,4 +168,5 @@ def test_the_certificate_of_the_issuer_is_verified(tmp_path):
 
 
 def test_no_secret_is_shown():
-    assert "the-secret" not in repr(TokenRequest("http://x/", "broker", "the-secret"))
+    assert "the-secret" not in repr(TokenRequest("http://x/", GRANT))
+    assert "the-secret" not in repr(GRANT.make_form())

@@ -1,6 +1,7 @@
 """An issuer of tokens for tests: keys, key sets and signed tokens."""
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,20 +15,26 @@ CLAIMS: Mapping[str, Any] = {"sub": "alice", "iat": NOW_S - 1000, "exp": NOW_S +
 
 _KEYS: dict[str, Any] = {}
 """Generated once, because an RSA key takes 100 ms."""
+_LOCK = threading.Lock()
 
 
 def private_key(algorithm: str, name: str = "") -> Any:
     """Return a key for an algorithm; keys with different names differ."""
     kind = algorithm + name
-    if kind not in _KEYS:
-        if algorithm.startswith("ES"):
-            curve = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}[algorithm]
-            _KEYS[kind] = ec.generate_private_key(curve)
-        elif algorithm == "EdDSA":
-            _KEYS[kind] = ed25519.Ed25519PrivateKey.generate()
-        else:
-            _KEYS[kind] = rsa.generate_private_key(65537, 2048)
-    return _KEYS[kind]
+    # Concurrent first calls, as in the threads of a server, return the same key.
+    with _LOCK:
+        if kind not in _KEYS:
+            _KEYS[kind] = _generate_key(algorithm)
+        return _KEYS[kind]
+
+
+def _generate_key(algorithm: str) -> Any:
+    if algorithm.startswith("ES"):
+        curve = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1(), "ES512": ec.SECP521R1()}[algorithm]
+        return ec.generate_private_key(curve)
+    if algorithm == "EdDSA":
+        return ed25519.Ed25519PrivateKey.generate()
+    return rsa.generate_private_key(65537, 2048)
 
 
 def public_pem(key: Any) -> bytes:
