@@ -120,6 +120,8 @@ class SessionWatch:
             return None
         self.fetched_ms = monotonic_ms
         target.requested = parameters
+        # Of an earlier fetch: a retry that measures the partition subtracts it from the total.
+        target.available_bytes = 0
         return target
 
     def record_progress(self, target: FetchTarget, broker_epoch: int) -> None:

@@ -350,6 +350,23 @@ def test_a_fetch_at_the_log_end_in_another_leader_epoch_is_refused(caught_up):
     assert caught_up.next_fetch() == {0: ErrorCode.FENCED_LEADER_EPOCH}
 
 
+def test_bytes_of_an_earlier_fetch_do_not_delay_a_fetch_at_the_log_end():
+    """Partition 0 had many records in the last response, and is the first that the retry measures."""
+    world = SessionWorld(6)
+    for _ in range(9):
+        world.append("t", 0)
+    world.next_fetch(max_wait_ms=0)
+    answers, woken = world.begin_fetch(), []
+    with pytest.MonkeyPatch.context() as patch:
+        # As in the server: one retry for all appends of a reactor iteration.
+        patch.setattr(world.services.follower_completions, "add", woken.append)
+        for index in (1, 2, 3, 4, 0):
+            world.append("t", index)
+    [operation] = woken
+    world.services.follower_completions.add(operation)
+    assert len(sizes(answers[0])) == 5
+
+
 # -- retries of a fetch with few unsettled partitions ----------------------------------------------------------------
 
 
