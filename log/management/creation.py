@@ -157,7 +157,7 @@ class LogCreation:
             self._log_dirs.fail(directory.path, failed)
 
     def close(self) -> None:
-        """Make no more files."""
+        """Make and remove no more files in threads."""
         self._files.close()
 
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:

@@ -1,11 +1,13 @@
 """Files of new logs that a thread makes before the logs are created."""
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
 import pytest
 
+from odradek.log.background.tasks import Done
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import ShortageError
@@ -226,6 +228,26 @@ def test_no_files_are_made_after_the_stop() -> None:
     manager.close(0)
     threads.run()
     assert all_folders(fs) == []
+
+
+def test_an_incomplete_directory_is_not_removed_after_the_stop() -> None:
+    """Another broker may have opened it as a log."""
+    fs, ends = MemoryFileSystem(), list[Done]()
+
+    def run_in_thread(work: Callable[[], None], done: Done) -> None:
+        work()
+        ends.append(done)
+
+    manager = opened(fs, run_in_thread=run_in_thread)
+    end = refuse_new_files(fs, errno.ENOSPC, lambda path: "t-4/partition.metadata" in path)
+    manager.make_files("t", range(COUNT), TOPIC_ID, lambda: None)
+    end()
+    manager.close(0)
+    again = opened(fs, ids={"t": TOPIC_ID})
+    append(again.create_log("t", 4, TOPIC_ID, 0), b"one")
+    for done in ends:
+        done(None)
+    assert fs.exists(served(again, partition=4).directory)
 
 
 @pytest.mark.slow
