@@ -127,14 +127,25 @@ class LogCreation:
     def discard_files(self) -> None:
         """Remove the files that were made for logs that are not created, because their topic was deleted."""
         for key in list(self._files.made):
-            self._discard_files_of(key)
+            # After a shortage the next call tries again. Until then the files are used if the log is created.
+            with suppress(ShortageError):
+                self._discard_files_of(key)
 
     def _discard_files_of(self, key: Key) -> None:
-        made = self._files.made.pop(key)
-        if self._log_dirs.by_path[made.path.rpartition("/")[0]].failure is None:
+        """Remove the files of a log that is not created. Raises ShortageError; then they remain, for `create`.
+
+        If their log directory has failed, the partition is offline: the next start finds an empty log there, and must
+        not find another one elsewhere.
+        """
+        path = self._files.made[key].path
+        directory = self._log_dirs.by_path[path.rpartition("/")[0]]
+        if directory.failure is None:
             # A failure takes the log directory offline.
-            with suppress(LogDirFailure, ShortageError):
-                self._retirement.remove_tree_later(self._retirement.rename(made.path, key, DELETE_SUFFIX), 0)
+            with suppress(LogDirFailure):
+                self._retirement.remove_tree_later(self._retirement.rename(path, key, DELETE_SUFFIX), 0)
+        del self._files.made[key]
+        if directory.failure is not None:
+            self._table.offline[key] = path
 
     def _on_files_failed(self, key: Key, path: str, error: OSError) -> None:
         """Remove an incomplete directory. The creation of the log fails with the same error, and reports it."""
@@ -146,7 +157,7 @@ class LogCreation:
             self._log_dirs.fail(directory.path, failed)
 
     def close(self) -> None:
-        """Make no more files."""
+        """Make and remove no more files in threads."""
         self._files.close()
 
     def create(self, key: Key, config: LogConfig, now_ms: int, producer_expiration_ms: int) -> PartitionLog:
@@ -165,13 +176,11 @@ class LogCreation:
             except (LogDirFailure, ShortageError) as error:
                 self._log_dirs.fail(directory.path, error)
                 short = error if isinstance(error, ShortageError) else short
-                if key in offline or is_exhausted(error):
+                if key in offline or key in self._files.made or is_exhausted(error):
                     break
                 continue
             self._table.add(key, log)
             self.preferred.pop(key, None)
-            if key in self._files.made:
-                self._discard_files_of(key)
             return log
         if short is not None and key not in offline:
             raise short
@@ -180,18 +189,16 @@ class LogCreation:
     def _check_files(self, key: Key) -> None:
         """Discard files that were made in another log directory than is preferred now.
 
-        Raises KAFKA_STORAGE_ERROR if their log directory has failed: the next start finds the log there.
+        Raises KAFKA_STORAGE_ERROR if their log directory has failed; ShortageError if they cannot be removed.
         """
         made = self._files.made.get(key)
         if made is None:
             return
         parent = made.path.rpartition("/")[0]
-        if self._log_dirs.by_path[parent].failure is not None:
-            del self._files.made[key]
-            self._table.offline[key] = made.path
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {made.path} is offline")
-        if self.preferred.get(key, parent) != parent:
+        if self._log_dirs.by_path[parent].failure is not None or self.preferred.get(key, parent) != parent:
             self._discard_files_of(key)
+        if key in self._table.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {made.path} is offline")
 
     def _candidates(self, key: Key, counts: Mapping[str, int]) -> list[LogDirectory]:
         """Return the log directories in which to try to create a log, in this order.

@@ -30,7 +30,7 @@ class NewLogFiles:
     """The files that were made, by partition, until their log is created.
 
     A crash of the broker leaves them as logs without records: the directories are complete. After `close` none are
-    made, because another broker may use the log directories.
+    made or removed, because another broker may use the log directories.
     """
 
     def __init__(self, fs: FileSystem, run_in_thread: RunInThread, on_failure: OnFailure) -> None:
@@ -66,6 +66,8 @@ class NewLogFiles:
                 finished.append(key)
 
         def ended(_: Exception | None) -> None:
+            if self._is_closed:
+                return
             for key in finished:
                 self.made[key] = MadeFiles(paths[key], topic_id)
             for key, error in failed:
@@ -80,6 +82,6 @@ class NewLogFiles:
         return self.made.pop(key) if made is not None and made.path == path else None
 
     def close(self) -> None:
-        """Make no more files. Waits for the directory in progress."""
+        """Make and remove no more files. Waits for the directory in progress."""
         with self._lock:
             self._is_closed = True

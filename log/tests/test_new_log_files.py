@@ -1,13 +1,16 @@
 """Files of new logs that a thread makes before the logs are created."""
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
 import pytest
 
+from odradek.log.background.tasks import Done
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
+from odradek.log.storage.filesystem import ShortageError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, append, folders, opened, refuse_new_files, served
 from odradek.log.tests.test_topic_id_sync import kill
@@ -165,6 +168,51 @@ def test_logs_in_a_directory_that_fails_before_their_creation_are_offline() -> N
     assert len(again.all_logs()) == COUNT
 
 
+def test_a_directory_that_fails_before_its_files_are_discarded_keeps_their_logs_offline() -> None:
+    """If its log were created elsewhere, the next start would find two."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, run_in_thread=threads)
+    make_files(manager, threads)
+    fs.spare = 0
+    with pytest.raises(ShortageError):
+        manager.create_log("t", 0, TOPIC_ID, 0, is_new=True)
+    fs.heal()
+    manager.fail_directory(DIRECTORIES[0], OSError("lost"))
+    manager.discard_files()
+    with pytest.raises(KafkaError, match="offline"):
+        manager.create_log("t", 0, TOPIC_ID, 0, is_new=True)
+    kill(manager)
+    assert served(opened(fs, ids={"t": TOPIC_ID})).log_directory == DIRECTORIES[0]
+
+
+def test_files_that_cannot_be_removed_for_a_shortage_are_used_later() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, run_in_thread=threads)
+    make_files(manager, threads)
+    fs.fail("rename", error=errno.ENOMEM, path_contains="t-0")
+    manager.discard_files()
+    assert all_folders(fs) == ["t-0"]
+    for partition in range(20, 30):
+        manager.prefer_directory("t", partition, DIRECTORIES[0])
+        manager.create_log("t", partition, TOPIC_ID, 0, is_new=True)
+    assert manager.create_log("t", 0, TOPIC_ID, 0, is_new=True).log_directory == DIRECTORIES[0]
+    kill(manager)
+    assert len(opened(fs, ids={"t": TOPIC_ID}).all_logs()) == 11
+
+
+def test_a_later_preference_waits_until_the_files_can_be_removed() -> None:
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, run_in_thread=threads)
+    make_files(manager, threads)
+    manager.prefer_directory("t", 0, DIRECTORIES[1])
+    fs.fail("rename", error=errno.ENOMEM, path_contains="t-0")
+    with pytest.raises(ShortageError):
+        manager.create_log("t", 0, TOPIC_ID, 0, is_new=True)
+    assert manager.create_log("t", 0, TOPIC_ID, 0, is_new=True).log_directory == DIRECTORIES[1]
+    kill(manager)
+    assert served(opened(fs, ids={"t": TOPIC_ID})).log_directory == DIRECTORIES[1]
+
+
 def test_the_files_of_another_topic_id_are_not_taken_for_those_of_the_topic() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, run_in_thread=threads)
@@ -180,6 +228,26 @@ def test_no_files_are_made_after_the_stop() -> None:
     manager.close(0)
     threads.run()
     assert all_folders(fs) == []
+
+
+def test_an_incomplete_directory_is_not_removed_after_the_stop() -> None:
+    """Another broker may have opened it as a log."""
+    fs, ends = MemoryFileSystem(), list[Done]()
+
+    def run_in_thread(work: Callable[[], None], done: Done) -> None:
+        work()
+        ends.append(done)
+
+    manager = opened(fs, run_in_thread=run_in_thread)
+    end = refuse_new_files(fs, errno.ENOSPC, lambda path: "t-4/partition.metadata" in path)
+    manager.make_files("t", range(COUNT), TOPIC_ID, lambda: None)
+    end()
+    manager.close(0)
+    again = opened(fs, ids={"t": TOPIC_ID})
+    append(again.create_log("t", 4, TOPIC_ID, 0), b"one")
+    for done in ends:
+        done(None)
+    assert fs.exists(served(again, partition=4).directory)
 
 
 @pytest.mark.slow

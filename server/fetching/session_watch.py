@@ -103,12 +103,15 @@ class SessionWatch:
         return target
 
     def find_caught_up(
-        self, requested: "Mapping[PartitionKey, FetchPartition]", monotonic_ms: int
+        self, requested: "Mapping[PartitionKey, FetchPartition]", follower: int, monotonic_ms: int
     ) -> FetchTarget | None:
         """Return the target of the only partition whose parameters a fetch at the log end sets.
 
-        None if the fetch may read another partition, or has to read this one. Otherwise the target gets the parameters.
+        None if the fetch may read another partition, has to read this one, or is not by the follower that opened the
+        session: another client must not record its progress. Otherwise the target gets the parameters.
         """
+        if follower != self._follower:
+            return None
         ((key, parameters),) = requested.items()
         unsettled = self.unsettled
         if self._swept_ms is None or monotonic_ms - self._swept_ms >= SWEEP_MS:
@@ -120,6 +123,8 @@ class SessionWatch:
             return None
         self.fetched_ms = monotonic_ms
         target.requested = parameters
+        # Of an earlier fetch: a retry that measures the partition subtracts it from the total.
+        target.available_bytes = 0
         return target
 
     def record_progress(self, target: FetchTarget, broker_epoch: int) -> None:

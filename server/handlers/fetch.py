@@ -256,7 +256,7 @@ class _Fetch:
             return None
         target = None
         if not self.services.replicas.deleted_topics:
-            target = watch.find_caught_up(requested, self.services.monotonic_ms())
+            target = watch.find_caught_up(requested, self.reader.follower, self.services.monotonic_ms())
         if target is None:
             return None
         session.update(requested, ())

@@ -345,9 +345,39 @@ def test_a_fetch_at_the_log_end_from_an_earlier_registration_is_refused(caught_u
     assert caught_up.partition("t").followers[2].log_end_offset == 0
 
 
+@pytest.mark.parametrize("other", [-1, 3])
+def test_a_fetch_at_the_log_end_by_another_client_is_no_progress_of_the_follower(caught_up, other):
+    """A consumer needs no right to replicate, and must not let acks=all end early."""
+    caught_up.lead(0, replicas=(1, 2, 3), isr=(1, 2, 3), epoch=EPOCH + 1)
+    caught_up.epochs[0] = EPOCH + 1
+    caught_up.next_fetch(max_wait_ms=0)
+    caught_up.append("t", 0)
+    caught_up.next_fetch(max_wait_ms=0)
+    caught_up.begin_fetch(replica_state=FetchRequestReplicaState(replica_id=other))
+    assert caught_up.offsets[0] == 2
+    assert caught_up.partition("t").followers[2].log_end_offset == 1
+
+
 def test_a_fetch_at_the_log_end_in_another_leader_epoch_is_refused(caught_up):
     caught_up.lead(0, epoch=EPOCH + 1)
     assert caught_up.next_fetch() == {0: ErrorCode.FENCED_LEADER_EPOCH}
+
+
+def test_bytes_of_an_earlier_fetch_do_not_delay_a_fetch_at_the_log_end():
+    """Partition 0 had many records in the last response, and is the first that the retry measures."""
+    world = SessionWorld(6)
+    for _ in range(9):
+        world.append("t", 0)
+    world.next_fetch(max_wait_ms=0)
+    answers, woken = world.begin_fetch(), []
+    with pytest.MonkeyPatch.context() as patch:
+        # As in the server: one retry for all appends of a reactor iteration.
+        patch.setattr(world.services.follower_completions, "add", woken.append)
+        for index in (1, 2, 3, 4, 0):
+            world.append("t", index)
+    [operation] = woken
+    world.services.follower_completions.add(operation)
+    assert len(sizes(answers[0])) == 5
 
 
 # -- retries of a fetch with few unsettled partitions ----------------------------------------------------------------
