@@ -6,6 +6,7 @@ other one proves its identity too (mutual authentication).
 
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import DeferredLock
@@ -21,6 +22,9 @@ _CHOICE: Final = bytes([_NO_LAYER, 0, 0, 0])
 """No security layer, and messages of size 0 with one."""
 
 _ALL_HOSTS: Final = ""
+
+_numbers: Final = count(1)
+"""Numbers of ticket caches. A cache in memory remains as long as the process, and is for one principal only."""
 
 
 class InitiatorSettings(NamedTuple):
@@ -94,7 +98,7 @@ class KerberosInitiator:
         self._run_in_thread = run_in_thread
         self._lock = DeferredLock()
         # Tickets of this object only: other processes and the configuration's default have other ones.
-        self._ticket_cache = f"MEMORY:odradek-{id(self):x}"
+        self._ticket_cache = f"MEMORY:odradek-{next(_numbers)}"
         self._failures = 0
         self._login_from_s = 0.0
         # The last failure of the login (_ALL_HOSTS), and those of tickets for other brokers, by host.
