@@ -6,7 +6,7 @@ Sources: RFC 6749, 4.4 and 5; Kafka's HttpAccessTokenRetriever.
 import base64
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote_plus, urlsplit
 
@@ -37,14 +37,25 @@ class TokenRequest(NamedTuple):
     def __repr__(self) -> str:
         return f"TokenRequest(client_id={self.client_id!r})"
 
-    def headers(self) -> dict[str, str]:
-        """Return the headers, with client id and secret."""
+    @property
+    def credentials(self) -> str:
+        """Client id and secret as they are sent."""
         credentials = [self.client_id.strip(), self.client_secret.strip()]
         if self.is_header_urlencoded:
             credentials = list(map(quote_plus, credentials))
+        return base64.b64encode(":".join(credentials).encode()).decode()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts that no message may contain."""
+        secret = self.client_secret.strip()
+        return secret, quote_plus(secret), self.credentials
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers, with client id and secret."""
         return {
             "Accept": "application/json",
-            "Authorization": f"Basic {base64.b64encode(':'.join(credentials).encode()).decode()}",
+            "Authorization": f"Basic {self.credentials}",
             "Cache-Control": "no-cache",
             "Content-Type": "application/x-www-form-urlencoded",
         }
@@ -66,7 +77,7 @@ def request_token(
     status, content = _post(request, monotonic, context)
     if status in _SUCCESS:
         return _find_token(content)
-    reason = f"it responded {status} {_describe_error(content, request.client_secret)}".rstrip()
+    reason = f"it responded {status} {_describe_error(content, request.secrets)}".rstrip()
     if status in _REFUSED:
         raise TokenRefusedError(reason)
     raise OSError(reason)
@@ -117,13 +128,15 @@ def _find_token(content: bytes) -> str:
     return token.strip()
 
 
-def _describe_error(content: bytes, secret: str) -> str:
-    """Return the error of a response on one line, without the secret: RFC 6749, 5.2, or the fields that Kafka reads."""
+def _describe_error(content: bytes, secrets: Iterable[str]) -> str:
+    """Return the error of a response on one line, without secrets: RFC 6749, 5.2, or the fields that Kafka reads."""
     fields = _parse_object(content)
     pairs = ("error", "error_description"), ("errorCode", "errorSummary")
     texts = [str(fields[name]) for pair in pairs for name in pair if fields.get(name)]
-    text = " ".join("".join(one if one.isprintable() else " " for one in ": ".join(texts)).split())
-    return shorten(text.replace(secret, "[hidden]"))
+    text = ": ".join(texts)
+    for secret in secrets:
+        text = text.replace(secret, "[hidden]")
+    return shorten(" ".join("".join(one if one.isprintable() else " " for one in text).split()))
 
 
 def _parse_object(content: bytes) -> dict[str, object]:
