@@ -16,6 +16,7 @@ from odradek.server.security.sasl.token_credentials import FindToken, TokenCrede
 
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
+    from odradek.server.security.sasl.oauthbearer.jwks import KeySet
     from odradek.server.security.sasl.unknown_users import UnknownUsers
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class MechanismParts(NamedTuple):
     monotonic: the monotonic clock, in seconds
     call_later: calls a function after some seconds
     on_stop: registers a function that is called when the broker stops
+    key_sets: the last keys of issuers by URL, for mechanisms that are made again
     """
 
     entities: Callable[[], Mapping[str, Configs]]
@@ -43,6 +45,7 @@ class MechanismParts(NamedTuple):
     call_later: CallLater
     run_in_thread: "RunInThread"
     on_stop: Callable[[Callable[[], None]], None]
+    key_sets: "dict[str, KeySet] | None" = None
 
 
 class ListenerMechanism(NamedTuple):
@@ -141,6 +144,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
         parts.monotonic,
         parts.call_later,
         parts.run_in_thread,
+        parts.key_sets,
     )
     validator = JwtValidator(
         ValidatorSettings(
