@@ -73,7 +73,7 @@ class Endpoint:
         parts = RetrieverParts(lambda: 1_700_000_000_500, time.monotonic, Random(1).getrandbits)
         assert make_retriever(settings, parts).fetch().principal == "alice"
         form = self.requests[-1].grant.make_form()
-        return {**dict(parse_qsl(form.body.decode())), "secret": form.secret}
+        return {**dict(parse_qsl(form.body.decode())), "secret": form.secrets[0]}
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_an_assertion_in_a_file_is_read_again(
     }
     assert endpoint.request(values)["secret"] == first
     file.write_text(second)
-    assert endpoint.requests[0].grant.make_form().secret == second
+    assert endpoint.requests[0].grant.make_form().secrets == (second,)
 
 
 def test_client_credentials_with_an_assertion(

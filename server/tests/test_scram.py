@@ -21,8 +21,10 @@ from odradek.server.security.sasl.plain import PlainExchange, find_users
 from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import (
     SCRAM_MECHANISMS,
+    CredentialForm,
     ScramCredential,
     ScramMechanism,
+    find_form,
     format_credential,
     make_credential,
     make_salt,
@@ -160,6 +162,44 @@ def test_unknown_users_have_iterations_like_the_real_ones() -> None:
     assert count() == {8192: 1000}
     unknown.update({path: {SHA256.name: make_text(5000)} for path in users})
     assert count() == {5000: 1000}
+
+
+def test_unknown_users_have_salts_like_the_real_ones() -> None:
+    """Kafka's tools make texts, librdkafka makes 64 random bytes."""
+    unknown, names = UnknownUsers(b"secret"), [f"name{number}" for number in range(1000)]
+
+    def make_forms(mechanism: ScramMechanism = SHA256) -> list[CredentialForm]:
+        return [find_form(format_credential(unknown.make_credential(mechanism, name))) for name in names]
+
+    def make_user(*salts: bytes) -> dict[str, str]:
+        credentials = (ScramCredential(salt, b"key", b"key", 4096) for salt in salts)
+        return {one.name: format_credential(made) for one, made in zip((SHA256, SHA512), credentials, strict=False)}
+
+    assert set(make_forms()) == {(4096, 0)}
+    unknown.update({f"users/u{number}": make_user(random.Random(number).randbytes(64)) for number in range(10)})
+    assert (set(make_forms()), set(make_forms(SHA512))) == ({(4096, 64)}, {(4096, 0)})
+    text = make_salt(random.Random(1).getrandbits)
+    unknown.update({f"users/u{number}": make_user(text, text) for number in range(10, 20)})
+    unknown.update({f"users/u{number}": make_user(b"\0" * 64, b"\0" * 64) for number in range(10)})
+    assert 450 < make_forms().count(CredentialForm(4096, 64)) < 550
+    assert make_forms() == make_forms(SHA512), "a real user has the same form with each mechanism"
+    unknown.update({f"users/u{number}": make_user(b"\0" * 100_000) for number in range(20)})
+    assert set(make_forms()) == {(4096, 256)}
+
+
+def test_the_credential_of_an_unknown_user_is_made_for_a_real_one_too() -> None:
+    """Otherwise the time of the response, before any authentication, shows which users exist."""
+    made: list[str] = []
+
+    class Counted(UnknownUsers):
+        def make_credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
+            made.append(user)
+            return super().make_credential(mechanism, user)
+
+    for user in ("alice", "nobody"):
+        server = ScramExchange(SHA256, {"alice": credential(SHA256, "a")}.get, Counted(b"secret"), lambda bits: 1)
+        server.evaluate(f"n,,n={user},r=x".encode())
+    assert made == ["alice", "nobody"]
 
 
 def test_few_unknown_users_change_their_iterations_when_a_user_is_added() -> None:

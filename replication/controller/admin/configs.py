@@ -205,7 +205,10 @@ class ConfigAdmin:
     async def _alter_one(
         self, resource: R, changed: "Changed[R]", validate_only: bool, authorize: Authorize
     ) -> None:
-        """Change one resource. As in Kafka, the error of a broker's configuration precedes that of a missing right."""
+        """Change one resource. As in Kafka, the error of a broker's configuration precedes that of a missing right.
+
+        Checks of a change follow the right: they read files that the client names, and verify passwords.
+        """
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
             _check_authorized(authorize, resource)
@@ -221,8 +224,9 @@ class ConfigAdmin:
             configs = changed(resource, current)
             check_value_sizes(configs, current)
             check_total_size(configs, current)
-            self._check_broker(broker_id, configs)
+            resolved = self._check_broker(broker_id, configs)
             _check_authorized(authorize, resource)
+            self._check_change(resolved)
             if not validate_only:
                 kept = _find_unreadable(resource, stored, current)
                 await self._target.configs.put_broker_config(broker_id, {**kept, **self._encode(configs, stored)})
@@ -262,8 +266,8 @@ class ConfigAdmin:
             )
         return broker_id
 
-    def _check_broker(self, broker_id: int | None, configs: Mapping[str, str]) -> None:
-        """Raise KafkaError INVALID_REQUEST, which Kafka returns even where INVALID_CONFIG would fit."""
+    def _check_broker(self, broker_id: int | None, configs: Mapping[str, str]) -> PropertySet:
+        """Return the effective properties. Raises INVALID_REQUEST, which Kafka returns even for an invalid value."""
         fixed = sorted(name for name in configs if self._mode(name) is UpdateMode.READ_ONLY)
         if fixed:
             raise KafkaError(
@@ -294,6 +298,13 @@ class ConfigAdmin:
         try:
             resolved = self._resolve(broker_id, configs)
             resolved.validate()
+        except PropertyError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None
+        return resolved
+
+    def _check_change(self, resolved: PropertySet) -> None:
+        """Raise KafkaError INVALID_REQUEST if the broker cannot change to these properties."""
+        try:
             resolved.validate_change(self._configs.current)
         except PropertyError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from None

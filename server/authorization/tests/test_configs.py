@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from odradek.properties import PropertyError
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
@@ -112,3 +113,14 @@ def test_the_error_of_a_topics_configuration_follows_that_of_a_missing_right(wor
 def test_the_errors_of_a_request_and_of_a_brokers_configuration_precede_that_of_a_missing_right(world, api):
     assert world.alter(api, HIDDEN, HIDDEN, INVALID_BROKER) == [E.INVALID_REQUEST] * 3
     assert world.rights.asked == []
+
+
+@APIS_THAT_ALTER
+def test_a_client_without_rights_cannot_make_the_broker_check_a_change(world, api, monkeypatch):
+    def validate_change(self, current):
+        raise PropertyError("a.store", "a file of the client", "is read")
+
+    monkeypatch.setattr(type(world.cluster.configs.current), "validate_change", validate_change)
+    assert world.alter(api, BROKER) == [CLUSTER_REFUSED]
+    world.rights.grant(cluster("ALTER_CONFIGS"))
+    assert world.alter(api, BROKER) == [E.INVALID_REQUEST]

@@ -8,6 +8,7 @@ Kafka's kafka.authorizer.logger.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
@@ -34,6 +35,10 @@ FIRST_LINES: Final = 5
 MAX_CLIENTS: Final = 500
 """Clients that are distinguished in a second. All further ones count as one client, without a name. So there are at
 most 3,500 lines in a second, and the counts take less than 500 kB."""
+
+MAX_ADDRESSES: Final = 20
+"""Addresses of one principal that are distinguished in a second. All further ones count as one, which is written as *.
+Otherwise one principal with many addresses, such as those of an IPv6 subnet, would count as all MAX_CLIENTS."""
 
 _NAMED_CLIENTS: Final = 3
 """Clients in a line about omitted denials, those with the most."""
@@ -75,6 +80,7 @@ class AuditLog:
         self._second = -1
         self._shared = 0
         self._counts: dict[tuple[str, str], _Count] = {}
+        self._addresses: Counter[str] = Counter()
         self._others = _Count()
         self._is_report_due = False
 
@@ -98,12 +104,17 @@ class AuditLog:
         logger.info("%s", _format_line("Denied", attempt, decision))
 
     def _find_count(self, attempt: Attempt) -> _Count:
-        key = attempt.principal[:MAX_NAME_LENGTH], attempt.host
-        count = self._counts.get(key)
+        principal = attempt.principal[:MAX_NAME_LENGTH]
+        count = self._counts.get((principal, attempt.host))
+        if count is not None:
+            return count
+        host = attempt.host if self._addresses[principal] < MAX_ADDRESSES else "*"
+        count = self._counts.get((principal, host))
         if count is None:
             if len(self._counts) >= MAX_CLIENTS:
                 return self._others
-            count = self._counts[key] = _Count()
+            count = self._counts[principal, host] = _Count()
+            self._addresses[principal] += 1
         return count
 
     def _admits(self, count: _Count) -> bool:
@@ -140,7 +151,7 @@ class AuditLog:
                 f" others={self._others.omitted}" if self._others.omitted else "",
                 ",".join(f"{quote(principal)}@{host}:{number}" for number, principal, host in most),
             )
-        self._shared, self._counts, self._others = 0, {}, _Count()
+        self._shared, self._counts, self._addresses, self._others = 0, {}, Counter(), _Count()
 
     def allowed(self, attempt: Attempt, decision: Decision) -> None:
         """Log a permission."""

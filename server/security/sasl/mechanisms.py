@@ -16,6 +16,7 @@ from odradek.server.security.sasl.token_credentials import FindToken, TokenCrede
 
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
+    from odradek.server.security.sasl.oauthbearer.jwks import KeySet
     from odradek.server.security.sasl.unknown_users import UnknownUsers
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class MechanismParts(NamedTuple):
     call_later: calls a function after some seconds
     run_request: calls a function in a thread for which the stop of the broker does not wait
     on_stop: registers a function that is called when the broker stops
+    key_sets: the last keys of issuers by URL, for mechanisms that are made again
     """
 
     entities: Callable[[], Mapping[str, Configs]]
@@ -44,6 +46,7 @@ class MechanismParts(NamedTuple):
     call_later: CallLater
     run_request: "RunInThread"
     on_stop: Callable[[Callable[[], None]], None]
+    key_sets: "dict[str, KeySet] | None" = None
 
 
 class ListenerMechanism(NamedTuple):
@@ -92,17 +95,23 @@ def _make_plain(settings: MechanismSettings, parts: MechanismParts) -> MakeExcha
 def _make_scram(settings: MechanismSettings, parts: MechanismParts) -> MakeExchange:
     from odradek.server.security.sasl.scram import ScramExchange
     from odradek.server.security.sasl.scram_credentials import (
+        DEFAULT_ITERATIONS,
         SCRAM_MECHANISMS,
         ScramCredential,
+        format_credential,
         parse_credential,
     )
 
     mechanism = SCRAM_MECHANISMS[settings.mechanism]
+    key = mechanism.hash(b"")
+    substitute = format_credential(ScramCredential(key[:26], key, key, DEFAULT_ITERATIONS))
 
     def find_credential(user: str) -> ScramCredential | None:
         text = parts.entities().get(f"{USERS}/{sanitize_name(user)}", {}).get(mechanism.name)
         try:
-            return None if text is None else parse_credential(text)
+            # A text is parsed for an unknown user too, which the time of the response would show otherwise.
+            credential = parse_credential(substitute if text is None else text)
+            return None if text is None else credential
         except ValueError:
             logger.error("the credential of user %r is malformed; set it again mechanism=%s", user, mechanism.name)
             return None
@@ -136,6 +145,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
         parts.monotonic,
         parts.call_later,
         parts.run_request,
+        parts.key_sets,
     )
     validator = JwtValidator(
         ValidatorSettings(

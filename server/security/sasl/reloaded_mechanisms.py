@@ -5,11 +5,14 @@ Clients that are authenticated stay so; their next authentication (KIP-368) uses
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.properties import PropertyError
 from odradek.server.security.sasl.mechanisms import ListenerMechanism, MechanismParts, make_mechanism
 from odradek.server.security.sasl.settings import MechanismSettings, SaslSettings
+
+if TYPE_CHECKING:
+    from odradek.server.security.sasl.oauthbearer.jwks import KeySet
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +36,9 @@ class ReloadedMechanisms:
     """
 
     def __init__(self, settings: SaslSettings, parts: MechanismParts) -> None:
-        self._parts = parts
+        # So that tokens are not refused until a mechanism that is made again has read the keys.
+        self._key_sets: dict[str, KeySet] = {}
+        self._parts = parts._replace(key_sets=self._key_sets)
         self._made: dict[str, _Made] = {}
         self.by_name: Mapping[str, ListenerMechanism] = {}
         self._make(settings)
@@ -66,6 +71,8 @@ class ReloadedMechanisms:
             raise
         _stop_others(self._made, made)
         self._made = made
+        if "OAUTHBEARER" not in made:
+            self._key_sets.clear()
         self.by_name = {name: one.mechanism for name, one in made.items()}
 
 

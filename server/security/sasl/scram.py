@@ -87,15 +87,14 @@ class ScramExchange:
             raise SaslError(OTHER_AUTHORIZATION_ID)
         extensions = dict(part.split("=", 1) for part in match["extensions"].split(",") if part)
         is_token = extensions.get(TOKEN_EXTENSION, "").lower() == "true"
+        unknown = self._unknown_users
+        # Made also for a user that exists, which the time of the response would show otherwise.
+        substitute = (unknown.make_token_credential if is_token else unknown.make_credential)(self._mechanism, user)
         if is_token:
             self._choose_token(user)
         else:
             self._choose_user(user)
-        if self._credential is None:
-            unknown = self._unknown_users
-            make = unknown.make_token_credential if is_token else unknown.make_credential
-            self._credential = make(self._mechanism, user)
-        credential = self._credential
+        credential = self._credential = self._credential or substitute
         if credential.iterations < MIN_ITERATIONS:
             raise SaslError(None, f"the credential has fewer than {MIN_ITERATIONS} iterations; set it again")
         self._nonce = match["nonce"] + make_random_text(self._random_bits)

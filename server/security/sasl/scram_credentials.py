@@ -17,6 +17,9 @@ MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16384
 """Bounds of the iterations of a credential that a client sets. Those in the store have no upper bound."""
 
+MAX_UNKNOWN_SALT_BYTES: Final = 256
+"""Maximum length of the salt of an unknown user. Those of clients have up to 64 bytes."""
+
 _DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 _FIELDS: Final = ("salt", "stored_key", "server_key", "iterations")
 
@@ -88,10 +91,26 @@ def parse_credential(text: str) -> ScramCredential:
         raise ValueError("malformed SCRAM credential") from None
 
 
-def find_iterations(text: str) -> int:
-    """Return the iterations in the text of a credential, without parsing the rest; the default if it is malformed."""
+class CredentialForm(NamedTuple):
+    """The parts of a credential that a client sees before it is authenticated, without the salt's value.
+
+    salt_bytes: length of the salt; 0 if it is a text as Kafka's tools make them (other clients send random bytes)
+    """
+
+    iterations: int = DEFAULT_ITERATIONS
+    salt_bytes: int = 0
+
+
+def find_form(text: str) -> CredentialForm:
+    """Return the form of the text of a credential, without parsing the keys; the default if it is malformed."""
     digits = text.rpartition("iterations=")[2]
-    return int(digits) if digits.isdecimal() and len(digits) < 10 else DEFAULT_ITERATIONS
+    iterations = int(digits) if digits.isdecimal() and len(digits) < 10 else DEFAULT_ITERATIONS
+    try:
+        salt = base64.b64decode(text.partition("salt=")[2].partition(",")[0], validate=True)
+    except ValueError:
+        salt = b""
+    is_text = not salt.translate(None, _DIGITS.encode())
+    return CredentialForm(iterations, 0 if is_text else min(len(salt), MAX_UNKNOWN_SALT_BYTES))
 
 
 def make_random_text(random_bits: Callable[[int], int]) -> str:

@@ -220,6 +220,16 @@ def test_the_same_principal_at_another_address_is_another_client(denials):
     assert denials(2, alice="10.0.0.2") == [2]
 
 
+def test_one_principal_with_many_addresses_does_not_displace_the_lines_of_others(setup, denials, caplog, monkeypatch):
+    monkeypatch.setattr(audit_log, "MAX_ADDRESSES", 3)
+    for number in range(100):
+        setup.authorizer.allows(client("mallory", f"/2001:db8::{number:x}"), READ, TOPIC, "t")
+    assert sum("mallory" in message for message in caplog.messages) == 3 + 10
+    assert denials(2, alice="10.0.0.1") == [2]
+    setup.clock.advance(1)
+    assert caplog.messages[-1] == OMITTED + 'count=87 clients=1 most="User:mallory"@*:87'
+
+
 def test_the_number_of_distinguished_clients_is_bounded(setup, denials, caplog):
     clients = {f"u{number}": "10.0.0.1" for number in range(50)}
     # The first five have their own counts, the others have one together.

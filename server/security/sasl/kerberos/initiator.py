@@ -6,6 +6,7 @@ other one proves its identity too (mutual authentication).
 
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import DeferredLock
@@ -21,6 +22,9 @@ _CHOICE: Final = bytes([_NO_LAYER, 0, 0, 0])
 """No security layer, and messages of size 0 with one."""
 
 _ALL_HOSTS: Final = ""
+
+_numbers: Final = count(1)
+"""Numbers of ticket caches. A cache in memory remains as long as the process, and is for one principal only."""
 
 
 class InitiatorSettings(NamedTuple):
@@ -77,7 +81,8 @@ class KerberosInitiator:
     """Logs in at the KDC, and begins exchanges. The library renews its tickets, which it keeps in memory.
 
     All steps that may wait for the KDC run in a thread, one at a time: it may take 25 s if it does not respond.
-    After a failed login the next one waits (backoff), and exchanges fail meanwhile.
+    After a failed login the next one waits (backoff), and exchanges fail meanwhile. Exchanges with one host that wait
+    for each other fail together, so that those with other hosts wait for one of them only.
 
     monotonic: the monotonic clock, in seconds
     run_in_thread: returns when a function has run in a thread
@@ -94,11 +99,13 @@ class KerberosInitiator:
         self._run_in_thread = run_in_thread
         self._lock = DeferredLock()
         # Tickets of this object only: other processes and the configuration's default have other ones.
-        self._ticket_cache = f"MEMORY:odradek-{id(self):x}"
+        self._ticket_cache = f"MEMORY:odradek-{next(_numbers)}"
         self._failures = 0
         self._login_from_s = 0.0
         # The last failure of the login (_ALL_HOSTS), and those of tickets for other brokers, by host.
         self._reported: dict[str, str] = {}
+        # The time of the last failure of a ticket, by host.
+        self._failed_s: dict[str, float] = {}
 
     def make_exchange(self, host: str) -> GssapiClientExchange:
         """Begin an exchange with the broker on a host."""
@@ -106,15 +113,20 @@ class KerberosInitiator:
 
     async def _begin(self, host: str) -> tuple[Any, bytes]:
         """Return a security context and its first token. Raises SaslError."""
+        began_s = self._monotonic()
         await self._lock.acquire()
         try:
+            if self._failed_s.get(host, began_s) > began_s:
+                raise SaslError(f"Kerberos: {self._reported[host]}")
             credentials = await self._log_in()
             try:
                 context, token = await self._call(lambda: begin_context(credentials, self._settings.service, host))
             except KerberosError as error:
                 self._report(host, str(error), f"no ticket for {self._settings.service}/{host}")
+                self._failed_s[host] = self._monotonic()
                 raise SaslError(f"Kerberos: {error}") from None
             self._reported.pop(host, None)
+            self._failed_s.pop(host, None)
             return context, token
         finally:
             self._lock.release()

@@ -5,6 +5,7 @@ Source: Kafka's LoginAccessTokenValidator. Only user and times are read; other b
 
 from typing import NamedTuple
 
+from odradek.properties import INT64_MAX
 from odradek.server.security.sasl.oauthbearer.claims import (
     MAX_TOKEN_BYTES,
     TokenError,
@@ -41,5 +42,6 @@ def parse_access_token(text: str, *, sub_claim_name: str, scope_claim_name: str)
     begins_s, expires_s = find_seconds(claims, "iat"), find_seconds(claims, "exp")
     if expires_s is None or expires_s < 0 or (begins_s is not None and begins_s < 0):
         raise TokenError("the claim exp is absent, or exp or iat is negative")
-    begins_ms = None if begins_s is None else begins_s * 1000
-    return AccessToken(text, find_subject(claims, sub_claim_name), begins_ms, expires_s * 1000)
+    # Bounded, because calculations with floats fail for larger numbers.
+    begins_ms = None if begins_s is None else min(begins_s * 1000, INT64_MAX)
+    return AccessToken(text, find_subject(claims, sub_claim_name), begins_ms, min(expires_s * 1000, INT64_MAX))

@@ -16,12 +16,12 @@ _JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 class Form(NamedTuple):
     """The content of one request.
 
-    secret: a part of it that no message may contain
+    secrets: parts of it that no message may contain
     authorization: the header of this name
     """
 
     body: bytes
-    secret: str
+    secrets: tuple[str, ...]
     authorization: str | None = None
 
     def __repr__(self) -> str:
@@ -51,8 +51,12 @@ class ClientSecretGrant(NamedTuple):
         credentials = [self.client_id.strip(), self.client_secret.strip()]
         if self.is_header_urlencoded:
             credentials = list(map(quote_plus, credentials))
-        authorization = f"Basic {base64.b64encode(':'.join(credentials).encode()).decode()}"
-        return Form(_encode(self.scope, grant_type="client_credentials"), self.client_secret.strip(), authorization)
+        encoded, secret = base64.b64encode(":".join(credentials).encode()).decode(), self.client_secret.strip()
+        return Form(
+            _encode(self.scope, grant_type="client_credentials"),
+            (secret, quote_plus(secret), encoded),
+            f"Basic {encoded}",
+        )
 
 
 class ClientAssertionGrant(NamedTuple):
@@ -68,7 +72,7 @@ class ClientAssertionGrant(NamedTuple):
         fields = {"client_assertion_type": _ASSERTION_TYPE, "client_assertion": assertion}
         if client_id:
             fields["client_id"] = client_id
-        return Form(_encode(self.scope, grant_type="client_credentials", **fields), assertion)
+        return Form(_encode(self.scope, grant_type="client_credentials", **fields), (assertion,))
 
 
 class JwtBearerGrant(NamedTuple):
@@ -80,7 +84,7 @@ class JwtBearerGrant(NamedTuple):
     def make_form(self) -> Form:
         """Return a form with a new assertion."""
         assertion = self.find_assertion()
-        return Form(_encode(self.scope, grant_type=_JWT_BEARER, assertion=assertion), assertion)
+        return Form(_encode(self.scope, grant_type=_JWT_BEARER, assertion=assertion), (assertion,))
 
 
 def _encode(scope: str, **fields: str) -> bytes:

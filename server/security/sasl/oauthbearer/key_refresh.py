@@ -41,6 +41,7 @@ class RefreshedKeys:
 
     read: blocks, and returns the content of a key set; raises OSError or ValueError
     monotonic: the monotonic clock, in seconds
+    key_sets: the last keys by URL, with which an object begins that replaces another one
     """
 
     def __init__(
@@ -50,13 +51,15 @@ class RefreshedKeys:
         monotonic: Callable[[], float],
         call_later: CallLater,
         run_in_thread: "RunInThread",
+        key_sets: dict[str, KeySet] | None = None,
     ) -> None:
         self._settings = settings
+        self._key_sets = {} if key_sets is None else key_sets
         self._read = read
         self._monotonic = monotonic
         self._call_later = call_later
         self._run_in_thread = run_in_thread
-        self._keys = KeySet()
+        self._keys = self._key_sets.get(settings.url, KeySet())
         self._timer: Timer | None = None
         self._is_reading = False
         self._is_stopped = False
@@ -111,7 +114,7 @@ class RefreshedKeys:
         else:
             level = logging.INFO if self._failures or not self._keys.keys else logging.DEBUG
             logger.log(level, "read keys of OAUTHBEARER url=%s keys=%d", url, len(keys.keys))
-            self._keys = keys
+            self._keys = self._key_sets[self._settings.url] = keys
             self._failures = 0
             delay_ms = self._settings.refresh_ms
         self._timer = self._call_later(delay_ms / 1000, self._refresh)

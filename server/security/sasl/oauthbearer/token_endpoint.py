@@ -5,7 +5,7 @@ Sources: RFC 6749, 5; Kafka's HttpJwtRetriever.
 
 import json
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -44,7 +44,7 @@ def request_token(
     status, content = _post(request, form, monotonic, context)
     if status in _SUCCESS:
         return _find_token(content)
-    reason = f"it responded {status} {_describe_error(content, form.secret)}".rstrip()
+    reason = f"it responded {status} {_describe_error(content, form.secrets)}".rstrip()
     if status in _REFUSED:
         raise TokenRefusedError(reason)
     raise OSError(reason)
@@ -106,13 +106,15 @@ def _find_token(content: bytes) -> str:
     return token.strip()
 
 
-def _describe_error(content: bytes, secret: str) -> str:
-    """Return the error of a response on one line, without the secret: RFC 6749, 5.2, or the fields that Kafka reads."""
+def _describe_error(content: bytes, secrets: Iterable[str]) -> str:
+    """Return the error of a response on one line, without secrets: RFC 6749, 5.2, or the fields that Kafka reads."""
     fields = _parse_object(content)
     pairs = ("error", "error_description"), ("errorCode", "errorSummary")
     texts = [str(fields[name]) for pair in pairs for name in pair if fields.get(name)]
-    text = " ".join("".join(one if one.isprintable() else " " for one in ": ".join(texts)).split())
-    return shorten(text.replace(secret, "[hidden]"))
+    text = ": ".join(texts)
+    for secret in secrets:
+        text = text.replace(secret, "[hidden]")
+    return shorten(" ".join("".join(one if one.isprintable() else " " for one in text).split()))
 
 
 def _parse_object(content: bytes) -> dict[str, object]:

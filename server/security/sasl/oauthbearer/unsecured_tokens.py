@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from odradek.properties import INT64_MAX
 from odradek.server.security.sasl.oauthbearer.access_tokens import AccessToken
 from odradek.server.security.sasl.oauthbearer.claims import check_scope, find_subject
 
@@ -26,7 +27,9 @@ def make_unsecured_token(options: Mapping[str, str], now_ms: int) -> AccessToken
     try:
         expires_ms = now_ms + 1000 * int(lifetime)
     except ValueError:
-        raise ValueError(f"the option {PREFIX}LifetimeSeconds is no number of seconds") from None
+        expires_ms = INT64_MAX + 1
+    if abs(expires_ms) > INT64_MAX:
+        raise ValueError(f"the option {PREFIX}LifetimeSeconds is no number of seconds")
     claims = {"exp": expires_ms / 1000, "iat": now_ms / 1000, **_make_claims(options)}
     subject = find_subject(claims, options.get(f"{PREFIX}PrincipalClaimName", "").strip() or "sub")
     scope_claim_name = options.get(f"{PREFIX}ScopeClaimName", "").strip() or "scope"

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from odradek.log.background.tasks import run_inline
+from odradek.log.background.tasks import RunInThread, run_inline
 from odradek.properties import PropertyError
 from odradek.server.config import BrokerConfig
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.mechanisms import MechanismParts
-from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import (
+    CLAIMS,
+    make_jwk,
+    make_key_set,
+    private_key,
+    sign,
+)
 from odradek.server.security.sasl.reloaded_mechanisms import ReloadedMechanisms
 from odradek.server.security.sasl.settings import SaslSettings, make_sasl_settings
 
@@ -37,10 +43,12 @@ def make_settings(mechanisms: str, **values: str) -> SaslSettings:
 class Setup:
     def __init__(self, mechanisms: str, **values: str) -> None:
         self.clock = Clock()
+        self.run_in_thread: RunInThread = run_inline
         nothing: Any = None
         parts = MechanismParts(
-            dict, nothing, nothing, nothing, nothing, self.clock.seconds, self.clock.callLater, run_inline, nothing
-        )
+            dict, nothing, nothing, nothing, lambda: CLAIMS["iat"] * 1000, self.clock.seconds, self.clock.callLater,
+            lambda work, done: self.run_in_thread(work, done), nothing,
+        )  # fmt: skip
         self.mechanisms = ReloadedMechanisms(make_settings(mechanisms, **values), parts)
 
     def update(self, mechanisms: str, **values: str) -> None:
@@ -52,6 +60,11 @@ class Setup:
         except SaslError:
             return False
         return True
+
+    def accepts_token(self) -> bool:
+        exchange = self.mechanisms.by_name["OAUTHBEARER"].make_exchange()
+        exchange.evaluate(f"n,,\x01auth=Bearer {sign(private_key('ES256'), 'ES256')}\x01\x01".encode())
+        return exchange.authenticated is not None
 
 
 @pytest.fixture
@@ -101,3 +114,14 @@ def test_the_background_work_of_former_mechanisms_ends(keys: str) -> None:
     assert setup.clock.getDelayedCalls()
     setup.mechanisms.stop()
     assert not setup.clock.getDelayedCalls()
+
+
+def test_tokens_are_accepted_while_a_mechanism_that_is_made_again_reads_the_keys(keys: str) -> None:
+    setup = Setup("OAUTHBEARER", **{URL: keys})
+    assert setup.accepts_token()
+    setup.run_in_thread = lambda work, done: None
+    setup.update("OAUTHBEARER", oauthbearer=f"{OAUTH} clientSecret=changed;", **{URL: keys})
+    assert setup.accepts_token(), "the issuer has not responded yet"
+    setup.update("SCRAM-SHA-256")
+    setup.update("OAUTHBEARER", **{URL: keys})
+    assert not setup.accepts_token(), "the keys of a mechanism that was disabled are not used"

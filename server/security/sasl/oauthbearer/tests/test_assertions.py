@@ -137,9 +137,9 @@ def test_the_form_of_the_jwt_bearer_grant() -> None:
     fields = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer", "assertion": "a.b.c", "scope": "kafka read"}
     form = grant.make_form()
     assert dict(parse_qsl(form.body.decode())) == fields
-    assert (form.secret, form.authorization) == ("a.b.c", None)
+    assert (form.secrets, form.authorization) == (("a.b.c",), None)
     assert "a.b.c" not in repr(form)
-    assert grant.make_form().secret == "d.e.f"
+    assert grant.make_form().secrets == ("d.e.f",)
     assert b"scope" not in JwtBearerGrant(lambda: "a.b.c").make_form().body
 
 
@@ -151,11 +151,11 @@ def test_the_form_of_client_credentials_with_an_assertion() -> None:
         "grant_type": "client_credentials",
     }
     assert dict(parse_qsl(form.body.decode())) == {**fields, "client_id": "broker 1", "scope": "kafka"}
-    assert (form.secret, form.authorization) == ("a.b.c", None)
+    assert (form.secrets, form.authorization) == (("a.b.c",), None)
     assert dict(parse_qsl(ClientAssertionGrant(lambda: "a.b.c", " ").make_form().body.decode())) == fields
 
 
 def test_the_secret_of_client_credentials_is_hidden() -> None:
     grant = ClientSecretGrant("broker", "the-secret")
-    assert grant.make_form().secret == "the-secret"
+    assert grant.make_form().secrets[0] == "the-secret"
     assert "the-secret" not in repr(grant)

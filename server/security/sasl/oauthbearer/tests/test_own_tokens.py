@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odradek.properties import INT64_MAX
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.oauthbearer.access_tokens import AccessToken, parse_access_token
 from odradek.server.security.sasl.oauthbearer.claims import MAX_TOKEN_BYTES, TokenError
@@ -13,6 +14,7 @@ from odradek.server.security.sasl.oauthbearer.client import OAuthBearerClientExc
 from odradek.server.security.sasl.oauthbearer.exchange import OAuthBearerExchange, parse_initial_response
 from odradek.server.security.sasl.oauthbearer.jwt_validator import Claims
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import CLAIMS, private_key, sign
+from odradek.server.security.sasl.oauthbearer.token_login import RenewalSettings
 from odradek.server.security.sasl.oauthbearer.unsecured_tokens import make_unsecured_token
 from odradek.server.tests.test_scram import run
 
@@ -39,6 +41,19 @@ def test_a_signed_token():
 def test_claims_that_are_refused(claims):
     with pytest.raises(TokenError):
         parse(sign(private_key("ES256"), "ES256", **claims))
+
+
+@pytest.mark.parametrize("seconds", [1e306, 10**400])
+def test_a_token_without_an_end_is_renewed_some_time(seconds):
+    token = parse(sign(private_key("ES256"), "ES256", iat=seconds, exp=seconds))
+    assert token.expires_ms == token.begins_ms == INT64_MAX
+    assert RenewalSettings().find_delay_ms(token, NOW_MS, 0.5) > 0
+
+
+@pytest.mark.parametrize("lifetime", ["x", "1" + "0" * 400])
+def test_lifetimes_that_are_refused(lifetime):
+    with pytest.raises(ValueError, match="unsecuredLoginLifetimeSeconds is no number of seconds"):
+        make_unsecured_token({**SUB, "unsecuredLoginLifetimeSeconds": lifetime}, NOW_MS)
 
 
 @pytest.mark.parametrize(

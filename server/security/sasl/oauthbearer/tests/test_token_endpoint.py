@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -113,6 +114,17 @@ def test_an_assertion_is_hidden(issuer):
         request_token(request, time.monotonic)
     [(_, headers, _)] = issuer.requests
     assert "Authorization" not in headers
+
+
+@pytest.mark.parametrize("echo", ["{secret}", "{encoded}", "{header}"])
+@pytest.mark.parametrize("secret", [" a  secret ", "a/secret", "a\u2028secret"])
+def test_no_form_of_the_secret_is_in_an_error(issuer, echo, secret):
+    header = base64.b64encode(f"broker:{secret.strip()}".encode()).decode()
+    text = echo.format(secret=secret.strip(), encoded=quote_plus(secret.strip()), header=f"Basic {header}")
+    issuer.status, issuer.content = 401, json.dumps({"error": f"wrong {text}"}).encode()
+    with pytest.raises(TokenRefusedError) as caught:
+        issuer.request(client_secret=secret)
+    assert str(caught.value) in ("it responded 401 wrong [hidden]", "it responded 401 wrong Basic [hidden]")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
