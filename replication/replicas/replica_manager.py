@@ -367,7 +367,7 @@ class ReplicaManager:
         if topic is None:
             # A newer topic of that name is applied when the logs of this one are deleted.
             return
-        config = self._configs.topic(name)
+        config, begun_with = self._configs.topic(name), topic
         known, known_config = self._applied.pop(name, (None, None))
         same = known.partitions if known is not None and known_config is config else ()
         index = 0
@@ -389,7 +389,9 @@ class ReplicaManager:
             topic = self._find_topic(name, topic_id)
             if topic is None:
                 return
-        self._applied[name] = topic, config
+        if topic is begun_with:
+            # Else earlier partitions may have changed since their steps; the task of that publication follows.
+            self._applied[name] = topic, config
         self._notify(name)
 
     def _find_topic(self, name: str, topic_id: bytes) -> TopicMetadata | None:
