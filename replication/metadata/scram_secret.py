@@ -24,5 +24,7 @@ async def load_secret(store: MetadataStore, random_bytes: Callable[[int], bytes]
             logger.debug("another broker has created the secret of unknown users")
     secret = (await store.get(PATH)).data or b""
     if len(secret) != SECRET_BYTES:
+        # What was written instead may be known. Another secret at each start shows unknown users only to who compares.
         logger.error("the node %s is damaged: attempts to log in may show which users exist; delete it", PATH)
+        return random_bytes(SECRET_BYTES)
     return secret

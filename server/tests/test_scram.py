@@ -13,7 +13,7 @@ from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata.entity_configs import EntityConfigs
 from odradek.replication.metadata.entity_names import desanitize_name, sanitize_name
 from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
-from odradek.replication.metadata.scram_secret import load_secret
+from odradek.replication.metadata.scram_secret import PATH, load_secret
 from odradek.replication.tests.support import lose_next_response
 from odradek.server.security.sasl.client import ScramClientExchange
 from odradek.server.security.sasl.mechanism import SaslError
@@ -131,6 +131,14 @@ def test_an_unknown_user_has_the_same_salt_at_each_broker_and_after_a_restart() 
     assert all(20 <= len(one.salt) <= 26 for one in made)
     assert UnknownUsers(b"of another cluster").make_credential(SHA256, "a").salt != made[0].salt
     assert UnknownUsers(secrets[0]).make_credential(SHA512, "a").salt != made[0].salt
+
+
+@pytest.mark.parametrize("content", [b"", b"short"])
+def test_a_damaged_secret_is_not_used(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryMetadataServer().connect()
+    run(store.create(PATH, content))
+    assert run(load_secret(store, random.Random(1).randbytes)) == random.Random(1).randbytes(32)
+    assert "is damaged" in caplog.text
 
 
 def test_a_known_and_an_unknown_token_have_the_same_salt_which_is_not_that_of_a_user() -> None:
