@@ -2,6 +2,7 @@
 
 import os
 import ssl
+import stat
 from typing import Final
 
 from odradek.properties import HIDDEN
@@ -18,6 +19,9 @@ _VERSIONS: Final = {
     "TLSv1.2": ssl.TLSVersion.TLSv1_2,
     "TLSv1.3": ssl.TLSVersion.TLSv1_3,
 }
+
+_MAX_STORE_BYTES: Final = 10_000_000
+"""Maximum size of a store in a file; one with all public authorities has 0.3 MB."""
 
 _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
@@ -167,8 +171,14 @@ def _check_inline(settings: TlsSettings, store: str, kind: str, location: str | 
 
 
 def _read(settings: TlsSettings, name: str, path: str) -> bytes:
+    """Read a file that a client may have named. It neither blocks, as a pipe would, nor has more than a store needs."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise settings.error(name, path, "is not a regular file")
+            data = file.read(_MAX_STORE_BYTES + 1)
     except OSError as error:
         raise settings.error(name, path, f"cannot be read: {error.strerror}") from None
+    if len(data) > _MAX_STORE_BYTES:
+        raise settings.error(name, path, f"is larger than {_MAX_STORE_BYTES} bytes")
+    return data

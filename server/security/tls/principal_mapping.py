@@ -91,4 +91,3 @@ def _make_rule(pattern: re.Pattern[str], replacement: Replacement, case: str) ->
         return change_case(pattern.sub(replacement.expand, distinguished_name))
 
     return apply
-

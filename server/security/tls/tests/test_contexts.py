@@ -1,5 +1,6 @@
 """TLS contexts made from the properties of a broker, and the messages for properties that cannot be used."""
 
+import os
 import ssl
 from datetime import UTC, datetime
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_properties_that_cannot_be_used(
         parse_config(tls_properties(directory, **{key: paths.get(value, value) for key, value in changes.items()}))
     assert f"for configuration {name}:" in str(error.value)
     assert reason in str(error.value)
+
+
+def test_files_that_would_block_or_fill_the_memory(directory: Path, tmp_path: Path) -> None:
+    """A client with the right to change configurations names files of a running broker."""
+    os.mkfifo(tmp_path / "fifo")
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(10_000_001)
+    for name, text in (("fifo", "is not a regular file"), ("huge", "is larger than 10000000 bytes")):
+        settings = BrokerConfig(tls_properties(directory, **{"ssl.truststore.location": str(tmp_path / name)}))
+        with pytest.raises(PropertyError, match=text):
+            make_client_context(settings.tls_settings("SSL"))
 
 
 def test_a_listener_without_a_key_store(directory: Path) -> None:
