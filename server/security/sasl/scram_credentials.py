@@ -65,9 +65,7 @@ class ScramCredential(NamedTuple):
         return f"ScramCredential(iterations={self.iterations})"
 
 
-def make_credential(
-    mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int
-) -> ScramCredential:
+def make_credential(mechanism: ScramMechanism, salt: bytes, salted_password: bytes, iterations: int) -> ScramCredential:
     """Return the credential of a salted password."""
     stored_key = mechanism.hash(mechanism.hmac(salted_password, b"Client Key"))
     return ScramCredential(salt, stored_key, mechanism.hmac(salted_password, b"Server Key"), iterations)

@@ -137,9 +137,7 @@ class KerberosInitiator:
             raise SaslError(f"Kerberos: {self._reported[_ALL_HOSTS]}")
         settings = self._settings
         try:
-            credentials = await self._call(
-                lambda: log_in(settings.principal, settings.keytab, self._ticket_cache)
-            )
+            credentials = await self._call(lambda: log_in(settings.principal, settings.keytab, self._ticket_cache))
         except KerberosError as error:
             hint = f"check principal and keyTab of {settings.jaas_name}, and the KDC in krb5.conf"
             self._report(_ALL_HOSTS, str(error), f"cannot log in as {settings.principal}; {hint}")

@@ -125,9 +125,7 @@ class RefreshedKeys:
             timer.cancel()
 
 
-def make_reader(
-    url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None = None
-) -> Callable[[], bytes]:
+def make_reader(url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None = None) -> Callable[[], bytes]:
     """Return a function that reads a `file:`, `http:` or `https:` URL. Raises ValueError for another.
 
     monotonic: the monotonic clock, in seconds

@@ -147,7 +147,7 @@ def _make_request(settings: MechanismSettings, parts: RetrieverParts, url: str) 
 
     def fetch() -> str:
         try:
-            return request_token(request, parts.monotonic, context)
+            return request_token(request, context)
         except TokenRefusedError as error:
             raise TokenRefusedError(f"{error}; check {names}, and {settings.find_name(_TOKEN_URL)}") from None
 

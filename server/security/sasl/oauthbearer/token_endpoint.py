@@ -4,9 +4,12 @@ Sources: RFC 6749, 5; Kafka's HttpJwtRetriever.
 """
 
 import json
+import socket
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
 from urllib.parse import urlsplit
 
 from odradek.protocol.errors import shorten
@@ -32,16 +35,13 @@ class TokenRequest(NamedTuple):
     read_timeout_s: float = 10
 
 
-def request_token(
-    request: TokenRequest, monotonic: Callable[[], float], context: ssl.SSLContext | None = None
-) -> str:
+def request_token(request: TokenRequest, context: ssl.SSLContext | None = None) -> str:
     """Return a token of the issuer. Raises OSError, TokenRefusedError, or ValueError for a malformed response.
 
-    monotonic: the monotonic clock, in seconds
     context: for `https:`; by default the certificates of the operating system are trusted
     """
     form = request.grant.make_form()
-    status, content = _post(request, form, monotonic, context)
+    status, content = _post(request, form, context)
     if status in _SUCCESS:
         return _find_token(content)
     reason = f"it responded {status} {_describe_error(content, form.secrets)}".rstrip()
@@ -50,9 +50,7 @@ def request_token(
     raise OSError(reason)
 
 
-def _post(
-    request: TokenRequest, form: Form, monotonic: Callable[[], float], context: ssl.SSLContext | None
-) -> tuple[int, bytes]:
+def _post(request: TokenRequest, form: Form, context: ssl.SSLContext | None) -> tuple[int, bytes]:
     """Return status and content of the response. Redirects are not followed, because the request has the secret."""
     # Imported here, in the thread, because it takes 50 ms.
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -71,15 +69,11 @@ def _post(
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         connection.connect()
-        connection.sock.settimeout(request.read_timeout_s)
-        connection.request("POST", target, form.body, _make_headers(form))
-        end_s = monotonic() + request.read_timeout_s
-        response = connection.getresponse()
-        content = b""
-        while len(content) <= MAX_RESPONSE_BYTES and (chunk := response.read1(1 << 16)):
-            content += chunk
-            if monotonic() > end_s:
-                raise OSError(f"it did not respond within {request.read_timeout_s:g} s")
+        with _Deadline(connection.sock, request.read_timeout_s) as deadline:
+            connection.request("POST", target, form.body, _make_headers(form))
+            response = connection.getresponse()
+            content = response.read(MAX_RESPONSE_BYTES + 1)
+            deadline.check()
     except HTTPException as error:
         raise OSError(f"its response is malformed: {type(error).__name__}") from None
     finally:
@@ -87,6 +81,40 @@ def _post(
     if len(content) > MAX_RESPONSE_BYTES:
         raise ValueError(f"its response is larger than {MAX_RESPONSE_BYTES} bytes")
     return response.status, content
+
+
+class _Deadline:
+    """Ends a connection in the middle of a response that takes too long, also if it arrives byte by byte.
+
+    Then the errors of the socket become TimeoutError.
+    """
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._is_over = False
+        self._timer = threading.Timer(timeout_s, self._end)
+        self._timer.daemon = True
+
+    def _end(self) -> None:
+        self._is_over = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def check(self) -> None:
+        """Raise TimeoutError if the response may be incomplete."""
+        if self._is_over:
+            raise TimeoutError(f"it did not respond within {self._timeout_s:g} s")
+
+    def __enter__(self) -> Self:
+        self._connection.settimeout(None)
+        self._timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._timer.cancel()
+        if error is not None:
+            self.check()
 
 
 def _make_headers(form: Form) -> dict[str, str]:

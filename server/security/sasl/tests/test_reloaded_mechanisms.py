@@ -29,9 +29,7 @@ URL = f"{PREFIX}oauthbearer.sasl.oauthbearer.jwks.endpoint.url"
 
 def make_settings(mechanisms: str, **values: str) -> SaslSettings:
     """Return the settings of a listener. `values`: login modules by the mechanism's name, and other properties."""
-    texts = {
-        name if "." in name else f"{PREFIX}{name}.sasl.jaas.config": value for name, value in values.items()
-    }
+    texts = {name if "." in name else f"{PREFIX}{name}.sasl.jaas.config": value for name, value in values.items()}
     config = BrokerConfig({
         "listeners": "SASL_PLAINTEXT://:9092",
         f"{PREFIX}sasl.enabled.mechanisms": mechanisms,

@@ -25,9 +25,7 @@ class Client:
         unknown = UnknownUsers(b"secret")
         self.credentials = TokenCredentials(mechanism, tokens.get, partial(unknown.make_token_salt, mechanism))
         # The id of the token is also the name of a user without a password.
-        self.make_exchange = lambda: ScramExchange(
-            mechanism, lambda user: None, unknown, bits, self.credentials.find
-        )
+        self.make_exchange = lambda: ScramExchange(mechanism, lambda user: None, unknown, bits, self.credentials.find)
 
     def log_in(self, token_id: str, password: str, extension: str = ",tokenauth=true") -> ScramExchange:
         mechanism, exchange = self.mechanism, self.make_exchange()

@@ -131,7 +131,9 @@ def test_reads_a_file(tmp_path):
         make_reader(path.as_uri(), time.monotonic)()
 
 
-@pytest.mark.parametrize("url", ["", "keys", "/keys", "ftp://h/k", "file://host/k", "http://", "data:,x", "file:", "http://h:0/"])
+@pytest.mark.parametrize(
+    "url", ["", "keys", "/keys", "ftp://h/k", "file://host/k", "http://", "data:,x", "file:", "http://h:0/"]
+)
 def test_refuses_other_urls(url):
     with pytest.raises(ValueError, match="must be a URL"):
         make_reader(url, time.monotonic)

@@ -7,7 +7,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -39,7 +38,7 @@ class Issuer:
 
     def request(self, **options: Any) -> str:
         values = {"client_id": "broker", "client_secret": "the-secret", **options}
-        return request_token(TokenRequest(f"{self.url}/token?tenant=1", ClientSecretGrant(**values)), time.monotonic)
+        return request_token(TokenRequest(f"{self.url}/token?tenant=1", ClientSecretGrant(**values)))
 
 
 @contextlib.contextmanager
@@ -111,7 +110,7 @@ def test_an_assertion_is_hidden(issuer):
     issuer.status, issuer.content = 400, b'{"error": "invalid_grant", "error_description": "a.b.c has expired"}'
     request = TokenRequest(issuer.url, JwtBearerGrant(lambda: "a.b.c"))
     with pytest.raises(TokenRefusedError, match=r"^it responded 400 invalid_grant: \[hidden\] has expired$"):
-        request_token(request, time.monotonic)
+        request_token(request)
     [(_, headers, _)] = issuer.requests
     assert "Authorization" not in headers
 
@@ -161,9 +160,30 @@ def test_an_issuer_that_does_not_respond():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(TimeoutError):
-            request_token(TokenRequest(url, GRANT, read_timeout_s=0.05), time.monotonic)
+            request_token(TokenRequest(url, GRANT, read_timeout_s=0.05))
     with pytest.raises(ConnectionRefusedError):
-        request_token(TokenRequest(url, GRANT), time.monotonic)
+        request_token(TokenRequest(url, GRANT))
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_issuer_whose_response_does_not_end(start):
+    """Each byte of it arrives in time."""
+
+    def send_for_ever(server):
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(start)
+            while connection.send(b"x"):
+                pause.wait(0.001)
+
+    pause = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=send_for_ever, args=(server,))
+        thread.start()
+        request = TokenRequest(f"http://127.0.0.1:{server.getsockname()[1]}/", GRANT, read_timeout_s=0.05)
+        with pytest.raises(TimeoutError, match="it did not respond within"):
+            request_token(request)
+        thread.join()
 
 
 def test_the_certificate_of_the_issuer_is_verified(tmp_path):
@@ -173,9 +193,9 @@ def test_the_certificate_of_the_issuer_is_verified(tmp_path):
     with run_issuer(tls) as issuer:
         request = TokenRequest(f"{issuer.url}/token", GRANT)
         trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        assert request_token(request, time.monotonic, trusting) == "a-token"
+        assert request_token(request, trusting) == "a-token"
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
-            request_token(request, time.monotonic)
+            request_token(request)
     assert len(issuer.requests) == 1
 
 
