@@ -41,4 +41,6 @@ def test_ten_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
     assert "hello" in run_next("--max-messages 1")
     assert list(blocks) == []
     log = (shell.directory / "broker.log").read_text()
-    assert "-secret" not in log and "WARN" not in log, log
+    # The watchdog reports a machine that is too busy.
+    warnings = [line for line in log.splitlines() if "WARN" in line and "server.network.watchdog" not in line]
+    assert "-secret" not in log and not warnings, log

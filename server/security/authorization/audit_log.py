@@ -45,6 +45,7 @@ _NAMED_CLIENTS: Final = 3
 
 _INTERVAL_MS: Final = 1000
 
+
 class Attempt(NamedTuple):
     """An operation of a client. Without `name` it is one on every resource of the type."""
 

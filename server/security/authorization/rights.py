@@ -75,9 +75,7 @@ class Rights:
         decision = self._decisions.get(key)
         if decision is None:
             assert Need(resource_type, operation) in self._needs, "the table of APIs does not declare this operation"
-            decision = self.authorizer.allows(
-                self._client, operation, resource_type, name, audits_denial=audits_denial
-            )
+            decision = self.authorizer.allows(self._client, operation, resource_type, name, audits_denial=audits_denial)
             if len(self._decisions) < MAX_DECISIONS:
                 self._decisions[key] = decision
         return decision
