@@ -38,7 +38,7 @@ class SecuredContestant(Contestant):
         """Return how a load connects to a listener."""
         if listener == TLS:
             return Security(ca=str(self._ca))
-        if listener == SCRAM:
+        if listener == SCRAM and self.name != OPEN:
             return Security(mechanism=MECHANISM, user=USER, password=PASSWORD)
         return NO_SECURITY
 
