@@ -133,6 +133,18 @@ def test_an_unknown_user_has_the_same_salt_at_each_broker_and_after_a_restart() 
     assert UnknownUsers(secrets[0]).make_credential(SHA512, "a").salt != made[0].salt
 
 
+@pytest.mark.parametrize(
+    ("before", "hint"), [("nonce", ": update librdkafka, which sends it before version 2.6.1"), ("", "")]
+)
+def test_a_wrong_nonce(before: str, hint: str) -> None:
+    exchange = Exchange(SHA256, "alice", "secret")
+    first = exchange.server.evaluate(run(exchange.client.begin())).decode()
+    nonce = first.partition(",")[0].removeprefix("r=")
+    with pytest.raises(SaslError) as caught:
+        exchange.server.evaluate(f"c=biws,r={before}{nonce if before else 'other'},p=AAAA".encode())
+    assert caught.value.reason == f"SCRAM client-final message has another nonce{hint}"
+
+
 @pytest.mark.parametrize("content", [b"", b"short"])
 def test_a_damaged_secret_is_not_used(content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryMetadataServer().connect()

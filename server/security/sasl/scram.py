@@ -118,7 +118,10 @@ class ScramExchange:
         if match is None:
             raise SaslError(None, "malformed SCRAM client-final message")
         if not hmac.compare_digest(match["nonce"].encode(), self._nonce.encode()):
-            raise SaslError(None, "SCRAM client-final message has another nonce")
+            # Kafka 4 refuses it as well.
+            is_appended = match["nonce"].endswith(self._nonce)
+            hint = ": update librdkafka, which sends it before version 2.6.1" if is_appended else ""
+            raise SaslError(None, f"SCRAM client-final message has another nonce{hint}")
         messages = b"%s,%s" % (self._messages, match["without_proof"].encode())
         signature, proof = mechanism.hmac(credential.stored_key, messages), base64.b64decode(match["proof"])
         if len(proof) != len(signature):
