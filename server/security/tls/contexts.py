@@ -173,7 +173,8 @@ def _check_inline(settings: TlsSettings, store: str, kind: str, location: str | 
 def _read(settings: TlsSettings, name: str, path: str) -> bytes:
     """Read a file that a client may have named. It neither blocks, as a pipe would, nor has more than a store needs."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        # With an opener, because `open` does not close the descriptor of a directory that it is given.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise settings.error(name, path, "is not a regular file")
             data = file.read(_MAX_STORE_BYTES + 1)

@@ -159,6 +159,14 @@ def test_files_that_would_block_or_fill_the_memory(directory: Path, tmp_path: Pa
             make_client_context(settings.tls_settings("SSL"))
 
 
+def test_a_directory_instead_of_a_store_leaves_no_descriptor_open(directory: Path) -> None:
+    settings = BrokerConfig(tls_properties(directory, **{"ssl.truststore.location": str(directory)}))
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(PropertyError, match="Is a directory"):
+        make_client_context(settings.tls_settings("SSL"))
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_listener_without_a_key_store(directory: Path) -> None:
     values = tls_properties(directory)
     del values["ssl.keystore.location"]
