@@ -99,7 +99,8 @@ class _Deadline:
     def _end(self) -> None:
         self._is_over = True
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+            # The method of SSLSocket ends the encryption first, and then the other thread might send plain text.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     def check(self) -> None:
         """Raise TimeoutError if the response may be incomplete."""

@@ -19,6 +19,7 @@ from odradek.server.security.sasl.oauthbearer.token_endpoint import (
     MAX_RESPONSE_BYTES,
     TokenRefusedError,
     TokenRequest,
+    _Deadline,
     request_token,
 )
 from odradek.server.security.tls.certificates import write_test_certificates
@@ -184,6 +185,23 @@ def test_an_issuer_whose_response_does_not_end(start):
         with pytest.raises(TimeoutError, match="it did not respond within"):
             request_token(request)
         thread.join()
+
+
+def test_a_request_that_takes_too_long_is_not_continued_in_plain_text(monkeypatch):
+    """The request is in one thread, its end in another."""
+    client, server = socket.socketpair()
+    with client, server:
+        client.settimeout(0.05)
+        encrypted = ssl.create_default_context().wrap_socket(
+            client, server_hostname="issuer", do_handshake_on_connect=False
+        )
+        monkeypatch.setattr(socket.socket, "shutdown", lambda connection, how: None)
+        with encrypted:
+            _Deadline(encrypted, 10)._end()
+            with contextlib.suppress(OSError):
+                encrypted.sendall(b"the-secret")
+            server.setblocking(False)
+            assert b"the-secret" not in server.recv(10_000)
 
 
 def test_the_certificate_of_the_issuer_is_verified(tmp_path):
