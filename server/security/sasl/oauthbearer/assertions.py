@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -56,6 +57,8 @@ def load_key(settings: AssertionSettings) -> PrivateKey:
             if passphrase is None
             else "the private key is not encrypted, and must have no passphrase"
         ) from None
+    except UnsupportedAlgorithm as error:
+        raise ValueError(f"the private key cannot be used: {error}") from None
     except ValueError:
         raise ValueError("it is not a private key in PEM, or the passphrase is wrong") from None
     is_rsa = settings.algorithm == "RS256"

@@ -1,5 +1,6 @@
 """Assertions of the broker's identity, and the forms that contain them."""
 
+import base64
 import json
 import uuid
 from pathlib import Path
@@ -118,6 +119,16 @@ def test_a_file_that_is_no_key(tmp_path: Path) -> None:
     assert "the-secret" not in str(caught.value)
     with pytest.raises(FileNotFoundError):
         load_key(AssertionSettings("RS256", str(tmp_path / "absent")))
+
+
+def test_a_key_of_an_unknown_curve(tmp_path: Path) -> None:
+    der = private_key("ES256").private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    p256 = bytes.fromhex("06082a8648ce3d030107")
+    unknown = base64.b64encode(der.replace(p256, p256[:-1] + b"\x7f")).decode()
+    path = tmp_path / "key.pem"
+    path.write_text(f"-----BEGIN PRIVATE KEY-----\n{unknown}\n-----END PRIVATE KEY-----\n")
+    with pytest.raises(ValueError, match="cannot be used: Curve"):
+        load_key(AssertionSettings("ES256", str(path)))
 
 
 def test_an_assertion_in_a_file(tmp_path: Path) -> None:
