@@ -1,5 +1,6 @@
 """Properties of OAUTHBEARER and GSSAPI."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -93,6 +94,13 @@ def test_gssapi_needs_a_principal_with_a_keytab(tmp_path: Path) -> None:
     assert "must have the option principal" in str(kerberos_error(**{JAAS: f"{KERBEROS} required;"}))
     keytab = f"{KERBEROS} required principal='kafka/h@R' keyTab='{tmp_path}/absent';"
     assert "absent cannot be read" in str(kerberos_error(**{JAAS: keytab}))
+
+
+def test_a_keytab_that_would_block_the_broker(tmp_path: Path) -> None:
+    """A client with the right to change configurations names the keytab of a running broker."""
+    os.mkfifo(tmp_path / "pipe")
+    jaas = f"{KERBEROS} required principal='kafka/h@R' keyTab='{tmp_path}/pipe';"
+    assert "pipe is not a regular file" in str(kerberos_error(**{JAAS: jaas}))
 
 
 def test_contradictions_of_gssapi(tmp_path: Path) -> None:
