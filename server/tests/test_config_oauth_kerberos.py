@@ -76,6 +76,12 @@ def test_an_unreadable_trust_store_of_the_issuer(tmp_path: Path) -> None:
     assert "ssl.truststore.location" in str(refused)
 
 
+def test_malformed_urls(keys: str) -> None:
+    assert error(**{URL: "http://[::1/keys"}).name == URL
+    jaas = f"{MODULE} clientId=broker clientSecret=the-secret;"
+    assert login_error(keys, **{TOKEN_URL: "http://u:the-secret@[::1/token", LOGIN_JAAS: jaas}).name == TOKEN_URL
+
+
 def test_unusual_values(keys: str) -> None:
     assert error(**{URL: keys, "sasl.oauthbearer.clock.skew.seconds": "-1"})
     assert error(**{URL: keys, "sasl.oauthbearer.sub.claim.name": ""})

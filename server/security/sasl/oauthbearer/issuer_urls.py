@@ -2,6 +2,8 @@
 
 from urllib.parse import unquote, urlsplit
 
+from odradek.properties import HIDDEN
+
 
 def find_file(url: str) -> str | None:
     """Return the path in a `file:` URL; None for an `http:` or `https:` URL. Raises ValueError for another."""
@@ -15,8 +17,11 @@ def find_file(url: str) -> str | None:
 
 
 def describe_url(url: str) -> str:
-    """Return a URL for logs: without user, password and query, which may be secrets."""
-    parts = urlsplit(url)
+    """Return a URL for logs: without user, password and query, which may be secrets; HIDDEN if they are not found."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}" if parts.scheme else parts.path
 
 
