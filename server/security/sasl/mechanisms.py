@@ -133,7 +133,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
     from odradek.server.security.sasl.oauthbearer.key_refresh import RefreshedKeys, RefreshSettings
 
     find = settings.find
-    read = _make_key_reader(settings, parts.monotonic)
+    read = _make_key_reader(settings)
     keys = RefreshedKeys(
         RefreshSettings(
             find("sasl.oauthbearer.jwks.endpoint.url"),
@@ -163,7 +163,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: MechanismParts) -> Mak
     return partial(OAuthBearerExchange, validator.validate)
 
 
-def _make_key_reader(settings: MechanismSettings, monotonic: Callable[[], float]) -> Callable[[], bytes]:
+def _make_key_reader(settings: MechanismSettings) -> Callable[[], bytes]:
     """Return the function that reads the issuer's keys. Keys in a file are checked. Raises PropertyError."""
     from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url, find_file
     from odradek.server.security.sasl.oauthbearer.jwks import parse_key_set
@@ -174,7 +174,7 @@ def _make_key_reader(settings: MechanismSettings, monotonic: Callable[[], float]
     if not url:
         raise settings.error(name, None, "OAUTHBEARER requires it, because unsigned tokens are refused")
     try:
-        read = make_reader(url, monotonic, make_issuer_context(settings))
+        read = make_reader(url, make_issuer_context(settings))
         if find_file(url) is not None:
             parse_key_set(read())
     except PropertyError:

@@ -3,6 +3,7 @@
 - `claims`: parsing of tokens
 - `issuer_urls`: URLs of an issuer of tokens
 - `issuer_context`: the certificates that are trusted at an issuer
+- `response_deadline`: the deadline of a response of an issuer
 - `jwks`: the keys of an issuer
 - `key_refresh`: keys that are read again
 - `jwt_validator`: validation of access tokens

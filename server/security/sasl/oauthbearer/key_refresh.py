@@ -5,14 +5,17 @@ and refuses tokens until it can; and files are read again, as those of an issuer
 """
 
 import logging
+import socket
 import ssl
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from odradek.server.security.sasl.mechanism import CallLater, Timer
 from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url, find_file, read_file
 from odradek.server.security.sasl.oauthbearer.jwks import KeySet, KeySetError, PublicKey, parse_key_set
+from odradek.server.security.sasl.oauthbearer.response_deadline import ResponseDeadline
 
 if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_KEY_SET_BYTES: Final = 1 << 20
-READ_TIMEOUT_S: Final = 5.0
-"""Bound for each wait for the issuer, and for the whole of a response's content."""
+CONNECT_TIMEOUT_S: Final = 5.0
+RESPONSE_TIMEOUT_S: Final = 10.0
+"""Time for each connection to the issuer, and from the first one to the end of the response."""
 
 UNKNOWN_KEY_INTERVAL_S: Final = 10.0
 """Least time between two reads for unknown key ids, which any client can send before it is authenticated."""
@@ -125,23 +129,45 @@ class RefreshedKeys:
             timer.cancel()
 
 
-def make_reader(url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None = None) -> Callable[[], bytes]:
+def make_reader(url: str, context: ssl.SSLContext | None = None) -> Callable[[], bytes]:
     """Return a function that reads a `file:`, `http:` or `https:` URL. Raises ValueError for another.
 
-    monotonic: the monotonic clock, in seconds
     context: for `https:`; by default the certificates of the operating system are trusted
     """
     path = find_file(url)
     if path is not None:
         return lambda: _check_size(read_file(path, MAX_KEY_SET_BYTES))
-    return lambda: _read_http(url, monotonic, context)
+    return lambda: _read_http(url, context)
 
 
-def _read_http(url: str, monotonic: Callable[[], float], context: ssl.SSLContext | None) -> bytes:
+def _read_http(url: str, context: ssl.SSLContext | None) -> bytes:
     # Imported here, in the thread, because it takes 50 ms.
-    from http.client import HTTPException
+    from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
     from urllib.error import HTTPError
-    from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+    from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+
+    deadlines: list[ResponseDeadline] = []
+
+    def limit(connection: socket.socket) -> None:
+        deadlines.append(stack.enter_context(ResponseDeadline(connection, RESPONSE_TIMEOUT_S)))
+
+    class LimitedConnection(HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            limit(self.sock)
+
+    class LimitedTlsConnection(HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            limit(self.sock)
+
+    class LimitedHandler(HTTPHandler):
+        def http_open(self, request: Request) -> HTTPResponse:
+            return self.do_open(LimitedConnection, request)
+
+    class LimitedTlsHandler(HTTPSHandler):
+        def https_open(self, request: Request) -> HTTPResponse:
+            return self.do_open(LimitedTlsConnection, request, context=context or ssl.create_default_context())
 
     class SameSchemeRedirects(HTTPRedirectHandler):
         """Follows no redirect from https to http, which does not protect the keys."""
@@ -151,16 +177,13 @@ def _read_http(url: str, monotonic: Callable[[], float], context: ssl.SSLContext
                 raise OSError("it redirects to another protocol")
             return super().redirect_request(request, *arguments)
 
-    opener = build_opener(SameSchemeRedirects, HTTPSHandler(context=context or ssl.create_default_context()))
+    opener = build_opener(SameSchemeRedirects, LimitedHandler, LimitedTlsHandler)
     request = Request(url, headers={"Accept": "application/jwk-set+json, application/json"})
-    end_s = monotonic() + READ_TIMEOUT_S
-    data = b""
     try:
-        with opener.open(request, timeout=READ_TIMEOUT_S) as response:
-            while len(data) <= MAX_KEY_SET_BYTES and (chunk := response.read1(1 << 16)):
-                data += chunk
-                if monotonic() > end_s:
-                    raise OSError(f"it did not respond within {READ_TIMEOUT_S:g} s")
+        with ExitStack() as stack, opener.open(request, timeout=CONNECT_TIMEOUT_S) as response:
+            data = response.read(MAX_KEY_SET_BYTES + 1)
+            for deadline in deadlines:
+                deadline.check()
     except HTTPError as error:
         with error:
             raise OSError(f"it responded {error.code}") from None

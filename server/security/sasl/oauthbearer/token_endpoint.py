@@ -4,16 +4,14 @@ Sources: RFC 6749, 5; Kafka's HttpJwtRetriever.
 """
 
 import json
-import socket
 import ssl
-import threading
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from odradek.protocol.errors import shorten
 from odradek.server.security.sasl.oauthbearer.grants import Form, Grant
+from odradek.server.security.sasl.oauthbearer.response_deadline import ResponseDeadline
 
 MAX_RESPONSE_BYTES: Final = 1 << 20
 
@@ -69,7 +67,7 @@ def _post(request: TokenRequest, form: Form, context: ssl.SSLContext | None) -> 
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         connection.connect()
-        with _Deadline(connection.sock, request.read_timeout_s) as deadline:
+        with ResponseDeadline(connection.sock, request.read_timeout_s) as deadline:
             connection.request("POST", target, form.body, _make_headers(form))
             response = connection.getresponse()
             content = response.read(MAX_RESPONSE_BYTES + 1)
@@ -81,41 +79,6 @@ def _post(request: TokenRequest, form: Form, context: ssl.SSLContext | None) -> 
     if len(content) > MAX_RESPONSE_BYTES:
         raise ValueError(f"its response is larger than {MAX_RESPONSE_BYTES} bytes")
     return response.status, content
-
-
-class _Deadline:
-    """Ends a connection in the middle of a response that takes too long, also if it arrives byte by byte.
-
-    Then the errors of the socket become TimeoutError.
-    """
-
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        self._connection = connection
-        self._timeout_s = timeout_s
-        self._is_over = False
-        self._timer = threading.Timer(timeout_s, self._end)
-        self._timer.daemon = True
-
-    def _end(self) -> None:
-        self._is_over = True
-        with suppress(OSError):
-            # The method of SSLSocket ends the encryption first, and then the other thread might send plain text.
-            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
-
-    def check(self) -> None:
-        """Raise TimeoutError if the response may be incomplete."""
-        if self._is_over:
-            raise TimeoutError(f"it did not respond within {self._timeout_s:g} s")
-
-    def __enter__(self) -> Self:
-        self._connection.settimeout(None)
-        self._timer.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        self._timer.cancel()
-        if error is not None:
-            self.check()
 
 
 def _make_headers(form: Form) -> dict[str, str]:

@@ -1,14 +1,16 @@
 """Keys that are read at start, periodically, and for unknown key ids."""
 
+import contextlib
 import http.server
+import socket
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from twisted.internet.task import Clock
 
 from odradek.log.background.tasks import Done, run_inline
+from odradek.server.security.sasl.oauthbearer import key_refresh
 from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url
 from odradek.server.security.sasl.oauthbearer.key_refresh import (
     MAX_KEY_SET_BYTES,
@@ -125,10 +127,10 @@ def test_one_read_at_a_time_and_none_after_stop():
 def test_reads_a_file(tmp_path):
     path = tmp_path / "the keys.json"
     path.write_bytes(b"content")
-    assert make_reader(path.as_uri(), time.monotonic)() == b"content"
+    assert make_reader(path.as_uri())() == b"content"
     path.write_bytes(b"x" * (MAX_KEY_SET_BYTES + 1))
     with pytest.raises(ValueError, match="larger"):
-        make_reader(path.as_uri(), time.monotonic)()
+        make_reader(path.as_uri())()
 
 
 @pytest.mark.parametrize(
@@ -136,7 +138,7 @@ def test_reads_a_file(tmp_path):
 )
 def test_refuses_other_urls(url):
     with pytest.raises(ValueError, match="must be a URL"):
-        make_reader(url, time.monotonic)
+        make_reader(url)
 
 
 def test_describes_urls_without_secrets():
@@ -179,8 +181,8 @@ def server() -> Iterator[str]:
 
 
 def test_reads_by_http(server):
-    assert make_reader(f"{server}/keys", time.monotonic)() == b"content"
-    assert make_reader(f"{server}/moved", time.monotonic)() == b"content"
+    assert make_reader(f"{server}/keys")() == b"content"
+    assert make_reader(f"{server}/moved")() == b"content"
 
 
 @pytest.mark.parametrize(
@@ -188,4 +190,26 @@ def test_reads_by_http(server):
 )
 def test_http_errors_have_a_reason(server, path, reason):
     with pytest.raises((OSError, ValueError), match=reason):
-        make_reader(f"{server}{path}", time.monotonic)()
+        make_reader(f"{server}{path}")()
+
+
+@pytest.mark.parametrize("start", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_an_issuer_whose_response_does_not_end(start, monkeypatch):
+    """Each byte of it arrives in time."""
+
+    def send_for_some_time(server):
+        connection, _ = server.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(start)
+            for _ in range(1000):
+                connection.send(b"x")
+                pause.wait(0.005)
+
+    pause = threading.Event()
+    monkeypatch.setattr(key_refresh, "RESPONSE_TIMEOUT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=send_for_some_time, args=(server,))
+        thread.start()
+        with pytest.raises(TimeoutError, match="it did not respond within"):
+            make_reader(f"http://127.0.0.1:{server.getsockname()[1]}/")()
+        thread.join()

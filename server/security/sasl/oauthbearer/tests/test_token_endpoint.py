@@ -15,11 +15,11 @@ from urllib.parse import quote_plus
 import pytest
 
 from odradek.server.security.sasl.oauthbearer.grants import ClientSecretGrant, JwtBearerGrant
+from odradek.server.security.sasl.oauthbearer.response_deadline import ResponseDeadline
 from odradek.server.security.sasl.oauthbearer.token_endpoint import (
     MAX_RESPONSE_BYTES,
     TokenRefusedError,
     TokenRequest,
-    _Deadline,
     request_token,
 )
 from odradek.server.security.tls.certificates import write_test_certificates
@@ -197,7 +197,7 @@ def test_a_request_that_takes_too_long_is_not_continued_in_plain_text(monkeypatc
         )
         monkeypatch.setattr(socket.socket, "shutdown", lambda connection, how: None)
         with encrypted:
-            _Deadline(encrypted, 10)._end()
+            ResponseDeadline(encrypted, 10)._end()
             with contextlib.suppress(OSError):
                 encrypted.sendall(b"the-secret")
             server.setblocking(False)
