@@ -152,9 +152,13 @@ class KerberosInitiator:
         return credentials
 
     async def _call(self, work: Callable[[], Any]) -> Any:
-        """Return the result of a function that is called in a thread."""
+        """Return the result of a function that is called in a thread. Raises SaslError, or an error of the function."""
         results: list[Any] = []
-        await self._run_in_thread(lambda: results.append(work()))
+        try:
+            await self._run_in_thread(lambda: results.append(work()))
+        except RuntimeError as error:
+            # No thread can be started. As for any failed login, the request is sent again.
+            raise SaslError(f"Kerberos: {error}") from None
         return results[0]
 
     def _report(self, host: str, failure: str, consequence: str) -> None:

@@ -68,3 +68,13 @@ def test_exchanges_with_one_host_that_has_no_ticket_fail_together(monkeypatch):
     made = make_initiator(clock)
     assert begin(made, clock, "new", "new", "new", "known") == [("new", 25)] * 3 + [("known", 25)]
     assert begin(made, clock, "new", "known") == [("new", 50), ("known", 50)]
+
+
+def test_a_thread_that_cannot_be_started():
+    async def refuse(work):
+        raise RuntimeError("can't start new thread")
+
+    settings = InitiatorSettings("kafka/a", "FILE:a", "kafka", "a.jaas")
+    exchange = KerberosInitiator(settings, Clock().seconds, refuse).make_exchange("b")
+    with pytest.raises(SaslError, match="can't start new thread"):
+        exchange.begin().send(None)
