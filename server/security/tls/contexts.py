@@ -5,7 +5,7 @@ import ssl
 import stat
 from typing import Final
 
-from odradek.properties import HIDDEN
+from odradek.properties import HIDDEN, PropertyError
 from odradek.server.security.tls import key_stores
 from odradek.server.security.tls.cipher_names import is_tls_13, to_openssl
 from odradek.server.security.tls.jks import KeyStoreError
@@ -180,6 +180,10 @@ def _read(settings: TlsSettings, name: str, path: str) -> bytes:
             data = file.read(_MAX_STORE_BYTES + 1)
     except OSError as error:
         raise settings.error(name, path, f"cannot be read: {error.strerror}") from None
+    except PropertyError:
+        raise
+    except ValueError as error:
+        raise settings.error(name, repr(path), f"is no path: {error}") from None
     if len(data) > _MAX_STORE_BYTES:
         raise settings.error(name, path, f"is larger than {_MAX_STORE_BYTES} bytes")
     return data

@@ -159,6 +159,12 @@ def test_files_that_would_block_or_fill_the_memory(directory: Path, tmp_path: Pa
             make_client_context(settings.tls_settings("SSL"))
 
 
+def test_a_null_character_in_a_path(directory: Path) -> None:
+    settings = BrokerConfig(tls_properties(directory, **{"ssl.truststore.location": "/a\0b"}))
+    with pytest.raises(PropertyError, match="is no path: embedded null byte"):
+        make_client_context(settings.tls_settings("SSL"))
+
+
 def test_a_directory_instead_of_a_store_leaves_no_descriptor_open(directory: Path) -> None:
     settings = BrokerConfig(tls_properties(directory, **{"ssl.truststore.location": str(directory)}))
     before = os.listdir("/proc/self/fd")
