@@ -8,17 +8,28 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
+from twisted.internet.defer import Deferred
+from twisted.internet.task import Clock
 
+from odradek.log.background.tasks import run_inline
 from odradek.properties import PropertyError
+from odradek.protocol.schema import Message
 from odradek.server.config import BrokerConfig
 from odradek.server.config.loading import parse_config
+from odradek.server.security.sasl.current_login import CurrentLogin
 from odradek.server.security.sasl.inter_broker import InterBrokerParts, make_inter_broker_login
-from odradek.server.security.sasl.mechanism import SaslError
+from odradek.server.security.sasl.mechanism import Response, SaslError
 from odradek.server.security.sasl.oauthbearer import retrievers
 from odradek.server.security.sasl.oauthbearer.retrievers import RetrieverParts, make_retriever
 from odradek.server.security.sasl.oauthbearer.tests.test_assertions import PASSPHRASE, decode, write_key
-from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key, sign
-from odradek.server.security.sasl.oauthbearer.token_endpoint import TokenRequest
+from odradek.server.security.sasl.oauthbearer.tests.token_issuer import (
+    CLAIMS,
+    make_jwk,
+    make_key_set,
+    private_key,
+    sign,
+)
+from odradek.server.security.sasl.oauthbearer.token_endpoint import TokenRefusedError, TokenRequest
 from odradek.server.security.sasl.settings import make_inter_broker_settings
 
 KAFKA = "org.apache.kafka.common.security.oauthbearer"
@@ -205,9 +216,7 @@ def test_an_assertion_in_a_file_is_read_again(
     assert endpoint.requests[0].grant.make_form().secrets == (second,)
 
 
-def test_client_credentials_with_an_assertion(
-    properties: dict[str, str], endpoint: Endpoint, tmp_path: Path
-) -> None:
+def test_client_credentials_with_an_assertion(properties: dict[str, str], endpoint: Endpoint, tmp_path: Path) -> None:
     values = {
         **properties,
         f"{CLIENT}id": "broker",
@@ -257,10 +266,45 @@ def test_a_key_that_does_not_fit(properties: dict[str, str], tmp_path: Path) -> 
     assert find_error(values).name == f"{ASSERTION}private.key.file"
 
 
+def test_the_last_token_is_used_until_changed_credentials_have_obtained_one(
+    properties: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def request_token(request: TokenRequest, *arguments: Any) -> str:
+        if "wrong" in request.grant.make_form().secrets:
+            raise TokenRefusedError("it responded 401")
+        return sign(private_key("ES256"), "ES256")
+
+    def make_config(secret: str) -> BrokerConfig:
+        jaas = f"{KAFKA}.OAuthBearerLoginModule required clientId=broker clientSecret={secret};"
+        return BrokerConfig({**properties, JAAS: jaas})
+
+    async def ask(request: Message, response_type: type[Response], version: int) -> Response:
+        return response_type()
+
+    def authenticate() -> list[Any]:
+        outcome: list[Any] = []
+        Deferred.fromCoroutine(login.authenticate(ask, "b")).addBoth(outcome.append)
+        return outcome
+
+    monkeypatch.setattr(retrievers, "request_token", request_token)
+    clock, now_s = Clock(), CLAIMS["iat"]
+    parts = InterBrokerParts(
+        Random(1), lambda: int(now_s + clock.seconds()) * 1000, clock.seconds, clock.callLater, run_inline, run_inline
+    )
+    login = CurrentLogin(make_config("right"), parts)
+    login.start()
+    assert authenticate() == [0]
+    login.update(make_config("wrong"))
+    assert authenticate() == [0]
+    assert "the last one remains in use until it expires" in caplog.text
+    clock.advance(CLAIMS["exp"] - now_s)
+    assert authenticate()[0].check(SaslError)
+    login.update(make_config("corrected"))
+    login.stop()
+
+
 def test_requests_to_the_kdc_are_not_made_in_the_pool(tmp_path: Path) -> None:
     pytest.importorskip("gssapi")
-    from twisted.internet.defer import Deferred
-
     keytab = tmp_path / "keytab"
     keytab.touch()
     config = BrokerConfig({

@@ -51,6 +51,8 @@ class CurrentLogin:
 
     def _replace(self, login: InterBrokerLogin) -> None:
         last, self._login = self._login, login
+        if last.tokens is not None and login.tokens is not None:
+            login.tokens.begin_with(last.tokens)
         if self._is_started:
             last.stop()
             login.start()

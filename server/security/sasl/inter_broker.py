@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from odradek.log.background.tasks import RunInThread
     from odradek.server.config import BrokerConfig
     from odradek.server.security.sasl.kerberos.initiator import InitiatorSettings
+    from odradek.server.security.sasl.oauthbearer.token_login import TokenLogin
 
 _SEE_OTHER_LOG: Final = "; the log of the other broker has the reason"
 
@@ -59,11 +60,15 @@ def _do_nothing() -> None:
 
 
 class InterBrokerLogin(NamedTuple):
-    """The login of this broker. `start` and `stop` begin and end its work in the background."""
+    """The login of this broker. `start` and `stop` begin and end its work in the background.
+
+    tokens: those of OAUTHBEARER
+    """
 
     authenticate: Authenticate
     start: Callable[[], None] = _do_nothing
     stop: Callable[[], None] = _do_nothing
+    tokens: "TokenLogin | None" = None
 
 
 def make_inter_broker_login(config: "BrokerConfig", parts: InterBrokerParts) -> InterBrokerLogin:
@@ -124,7 +129,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: InterBrokerParts) -> I
         exchange = OAuthBearerClientExchange(login.find, retriever.extensions)
         return await authenticate(ask, settings.mechanism, exchange, _SEE_OTHER_LOG)
 
-    return InterBrokerLogin(authenticate_with_token, login.start, login.stop)
+    return InterBrokerLogin(authenticate_with_token, login.start, login.stop, login)
 
 
 def _make_gssapi(settings: MechanismSettings, parts: InterBrokerParts) -> InterBrokerLogin:

@@ -82,6 +82,10 @@ class TokenLogin:
         self._failure = ""
         self._waiting: list[Deferred[None]] = []
 
+    def begin_with(self, last: "TokenLogin") -> None:
+        """Use the token of the login that this one replaces until there is a new one. Call it before `start`."""
+        self._token = last._token
+
     def start(self) -> None:
         """Begin to request tokens, and continue until `stop`."""
         self._renew()
