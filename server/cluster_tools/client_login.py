@@ -47,7 +47,7 @@ def _make_oauthbearer(settings: MechanismSettings) -> ClientLogin:
     from odradek.server.security.sasl.oauthbearer.client import OAuthBearerClientExchange
     from odradek.server.security.sasl.oauthbearer.retrievers import RetrieverParts, make_retriever
 
-    parts = RetrieverParts(lambda: int(time.time() * 1000), time.monotonic, secrets.randbits)
+    parts = RetrieverParts(lambda: int(time.time() * 1000), secrets.randbits)
     retriever = make_retriever(settings, parts)
 
     async def find_token() -> "AccessToken":

@@ -81,7 +81,7 @@ class Endpoint:
     def request(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Request a token with these properties; return the fields of the form, and its header as the last one."""
         settings = make_inter_broker_settings(parse_config(properties).config)
-        parts = RetrieverParts(lambda: 1_700_000_000_500, time.monotonic, Random(1).getrandbits)
+        parts = RetrieverParts(lambda: 1_700_000_000_500, Random(1).getrandbits)
         assert make_retriever(settings, parts).fetch().principal == "alice"
         form = self.requests[-1].grant.make_form()
         return {**dict(parse_qsl(form.body.decode())), "secret": form.secrets[0]}

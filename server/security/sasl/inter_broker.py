@@ -114,7 +114,7 @@ def _make_oauthbearer(settings: MechanismSettings, parts: InterBrokerParts) -> I
         find("sasl.login.retry.backoff.ms"),
         find("sasl.login.retry.backoff.max.ms"),
     )
-    retriever = make_retriever(settings, RetrieverParts(parts.now_ms, parts.monotonic, parts.random_source.getrandbits))
+    retriever = make_retriever(settings, RetrieverParts(parts.now_ms, parts.random_source.getrandbits))
     login = TokenLogin(
         retriever.source,
         renewal,

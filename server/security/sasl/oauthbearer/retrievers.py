@@ -51,12 +51,10 @@ class RetrieverParts(NamedTuple):
     """The parts of a broker that retrievers need.
 
     now_ms: the wall clock
-    monotonic: the monotonic clock, in seconds
     random_bits: returns a random number of so many bits
     """
 
     now_ms: Callable[[], int]
-    monotonic: Callable[[], float]
     random_bits: Callable[[int], int]
 
 

@@ -93,7 +93,7 @@ class TokenLogin:
     def stop(self) -> None:
         """Request no more tokens; `find` raises SaslError if it waits."""
         self._is_stopped = True
-        self._failure = "this broker is stopping"
+        self._failure = "this login has ended"
         self._cancel_timer()
         self._wake()
 

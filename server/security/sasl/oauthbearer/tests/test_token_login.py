@@ -210,8 +210,8 @@ def test_nothing_is_requested_after_stop():
     login = issuer.log_in(threads)
     outcome = find(login)
     login.stop()
-    assert "stopping" in str(outcome[0])
+    assert "login has ended" in str(outcome[0])
     threads.end()
-    assert "stopping" in str(find(login)[0])
+    assert "login has ended" in str(find(login)[0])
     assert not threads.waiting
     assert not issuer.clock.getDelayedCalls()
