@@ -614,4 +614,5 @@ def test_consumers_share_the_rate_of_their_quota(start_broker: Callable[..., Any
                 load.add(number, len(message.value() or b""))
         consumer.close()
 
-    assert_near_quota(Load().measure(consume, 11, 11))
+    # Two windows: a busy machine moves the burst.
+    assert_near_quota(Load().measure(consume, 11, 22))

@@ -387,4 +387,10 @@ def test_three_workers_of_connect_while_a_broker_is_killed(cluster, admin, tmp_p
             append(source, 200, 100)
         wait_until_copied()
         assert {state for state, _ in connect.workers_of_tasks()} == {"RUNNING"}
+        # The sink also reads what is not committed yet, and would never be if the workers were killed now.
+        wait_until(
+            lambda: len(read_values(cluster.bootstrap_servers, "lines")) >= len(lines_of(sources)),
+            TIMEOUT_S,
+            connect.output,
+        )
     assert read_values(cluster.bootstrap_servers, "lines") == lines_of(sources)

@@ -11,6 +11,7 @@ import pytest
 from compat_tests import processes
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
+from compat_tests.clients.common import wait_until
 from compat_tests.sasl_users import SCRAM_MODULE, add_users
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import OdradekBroker
@@ -54,6 +55,13 @@ class Login(NamedTuple):
 
     def as_token(self, token: "Token", mechanism: str = "SCRAM-SHA-256") -> "Login":
         return self._replace(name=token.token_id, secret=token.hmac, mechanism=mechanism, is_token=True)
+
+    def is_accepted(self) -> bool:
+        """Return whether the broker accepts the login: it follows changes of tokens within some ms."""
+        return self.run(tools.TOPICS, "--list", check=False).returncode == 0
+
+    def is_refused(self) -> bool:
+        return not self.is_accepted()
 
     def refusal(self, tool: str, *arguments: str) -> str:
         """Return the output of a tool that fails."""
@@ -200,9 +208,10 @@ def test_a_mixed_cluster_shares_tokens(tmp_path: Path) -> None:
         kafka.start()
         for creator, user in ((login(own), login(java)), (login(java), login(own))):
             token = create(creator, "--owner-principal", "User:c-a,r=o~l*", "--renewer-principal", "User:alice")
-            # The notices are followed within some ms, a tool takes a second to start.
             job = user.as_token(token)
-            job.run(tools.TOPICS, "--list")
+            wait_until(job.is_accepted)
             assert describe(user, "User:c-a,r=o~l*") == [token]
             user.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
-            assert "Authentication failed" in creator.as_token(token).refusal(tools.TOPICS, "--list")
+            removed = creator.as_token(token)
+            wait_until(removed.is_refused)
+            assert "Authentication failed" in removed.refusal(tools.TOPICS, "--list")
