@@ -356,7 +356,7 @@ def test_both_brokers_answer_the_same_after_crashes_and_stops(kafka_jars):
             ask_for_coordinator(side.connection)
         # A marker from outside has no coordinator epoch that both brokers accept.
         run = Run(1000, sides, [kind for kind in STEPS_BY_NAME if kind != "marker"])
-        for clean in (False, True, False):
+        for clean in (False, True):
             for _ in range(40):
                 run.step()
             run.restart(clean=clean)
