@@ -30,13 +30,13 @@ from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.config_follower import ConfigFollower
-from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata
 from odradek.replication.metadata.loader import count_partitions, list_topics
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.replica_manager import ReplicaManager
-from odradek.replication.tests.support import SomeBrokerConfig, Step, SteppedExecutor, memory_logs
+from odradek.replication.tests.support import SomeBrokerConfig, SteppedExecutor, memory_logs
 
 ME, OTHER = 1, 2
 ID, OTHER_ID = bytes([1]) * 16, bytes([2]) * 16
@@ -790,28 +790,3 @@ def test_the_controller_repeats_a_request_whose_configurations_could_not_be_read
                 request()
             assert failed.value.code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert member.lead(role()) == {0: ErrorCode.NONE}
-
-
-def test_a_role_that_is_published_while_earlier_ones_are_applied():
-    """The step of partition 0 is over when it is assigned to this broker; its publication has a task of its own."""
-    member, works = Member(), []
-    member.assignments.publish()
-
-    def run_steps(work):
-        works.append(work)
-        return Step()
-
-    member.replicas.run_steps = run_steps
-    mine, others = (PartitionMetadata(ME, 0, (broker,), (broker,)) for broker in (ME, OTHER))
-    publish(member, (others, mine))
-    [work] = works
-    next(work)
-    publish(member, (mine, mine))
-    for _ in work:
-        pass
-    assert sorted(member.replicas.partitions) == [("t", 0), ("t", 1)]
-
-
-def publish(member, partitions):
-    member.assignments.put_topic(TopicMetadata("t", ID, partitions))
-    member.assignments.publish()
