@@ -1,6 +1,7 @@
 """Log managers for tests, on the in-memory file system, and operations on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import FileSystem
 from odradek.log.storage.found_directories import KnownPartitions
 from odradek.log.storage.log_directory import parse_directory_name
-from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 from odradek.protocol.records import build_batch
 
 ONE_THREAD = LogManagerSettings(num_recovery_threads_per_data_dir=1)
@@ -110,3 +111,16 @@ def run_due(manager: LogManager, now_ms: int) -> int:
     """Run the tasks that are due at `now_ms` of both clocks. Return the time of the next one."""
     set_monotonic(manager, now_ms)
     return now_ms + manager.run_due(now_ms)
+
+
+def crash_at_each_change(run: Callable[[MemoryFileSystem], None]) -> Iterator[tuple[int, MemoryFileSystem]]:
+    """Run something with a crash at each of its changes in turn; yield the change, and what the crash has left."""
+    probe = MemoryFileSystem()
+    run(probe)
+    for change in range(1, probe.operations + 1):
+        fs = MemoryFileSystem()
+        fs.crash_at(change)
+        with suppress(SimulatedCrash):
+            run(fs)
+        fs.crash(Random(change))
+        yield change, fs

@@ -3,7 +3,6 @@
 import errno
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from random import Random
 
 import pytest
@@ -17,8 +16,8 @@ from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoint_file import OffsetCheckpointFile
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
-from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, opened, run_until, truncate
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, crash_at_each_change, opened, run_until, truncate
 from odradek.log.tests.test_closing import Syncs
 from odradek.log.tests.threads import Threads
 
@@ -90,14 +89,7 @@ def test_after_a_crash_at_any_change_no_log_is_emptied() -> None:
         create_again(manager)
         threads.run()
 
-    probe = MemoryFileSystem()
-    run(probe)
-    for change in range(1, probe.operations + 1):
-        fs = MemoryFileSystem()
-        fs.crash_at(change)
-        with suppress(SimulatedCrash):
-            run(fs)
-        fs.crash(Random(change))
+    for change, fs in crash_at_each_change(run):
         log = opened(fs, [PATH], ids={"t": NEW_ID}).get(*KEY)
         if log is not None and log.log_end_offset < 5:
             assert log.log_start_offset == 0, f"emptied by a crash at change {change}"
@@ -332,9 +324,7 @@ def test_the_logs_of_a_checkpoint_are_visited_in_steps(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("logs_per_step", [1, 500])
 @pytest.mark.parametrize("seed", range(30))
-def test_no_entry_is_beyond_the_end_of_its_log(
-    seed: int, logs_per_step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_entry_is_beyond_the_end_of_its_log(seed: int, logs_per_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random operations on two topics in two directories, with threads in any order and writes that fail.
 
     Every log begins at offset 0, so an entry beyond the log's end is one of an earlier log of the same name.

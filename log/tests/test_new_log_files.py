@@ -2,8 +2,6 @@
 
 import errno
 from collections.abc import Callable
-from contextlib import suppress
-from random import Random
 
 import pytest
 
@@ -11,8 +9,18 @@ from odradek.log.background.tasks import Done
 from odradek.log.log_manager import LogManager
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import ShortageError
-from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.managers import DIRECTORIES, NEW_ID, TOPIC_ID, append, folders, opened, refuse_new_files, served
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.tests.managers import (
+    DIRECTORIES,
+    NEW_ID,
+    TOPIC_ID,
+    append,
+    crash_at_each_change,
+    folders,
+    opened,
+    refuse_new_files,
+    served,
+)
 from odradek.log.tests.test_topic_id_sync import kill
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -260,14 +268,7 @@ def test_a_crash_at_any_change_leaves_directories_that_a_start_can_use() -> None
         manager.discard_files()
         threads.run()
 
-    probe = MemoryFileSystem()
-    run(probe)
-    for change in range(1, probe.operations + 1):
-        fs = MemoryFileSystem()
-        fs.crash_at(change)
-        with suppress(SimulatedCrash):
-            run(fs)
-        fs.crash(Random(change))
+    for change, fs in crash_at_each_change(run):
         manager = opened(fs, ids={"t": TOPIC_ID})
         create(manager)
         for partition in range(COUNT):
