@@ -84,3 +84,8 @@ class CallLater(Protocol):
     """Calls a function after some seconds, like Twisted's reactor."""
 
     def __call__(self, delay_s: float, function: Callable[[], object], /) -> Timer: ...
+
+
+def find_backoff_ms(earlier_failures: int, first_ms: int, max_ms: int) -> int:
+    """Return the time after a failure until the next attempt: it doubles with each earlier failure, up to a maximum."""
+    return min(first_ms << min(earlier_failures, 32), max_ms)

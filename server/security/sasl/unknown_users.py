@@ -31,7 +31,7 @@ class UnknownUsers:
 
     A name has the same salt after a restart and at each broker of the cluster, as a real user has: asking twice, or two
     brokers, shows nothing. So the secret must be kept, and shared by the brokers; and it must be random, because
-    whoever can derive the salt of a name, for example from the id of the cluster, can compare it with the received one.
+    a client that derives the salt of a name, for example from the id of the cluster, compares it with the received one.
 
     The forms, which are numbers of iterations and lengths of salts, have the same frequencies as those of the real
     users: if all users had 8192 iterations, any other number would show that a user does not exist. A change of the

@@ -5,7 +5,7 @@ import ssl
 import stat
 from typing import Final
 
-from odradek.properties import HIDDEN, PropertyError
+from odradek.properties import HIDDEN
 from odradek.server.security.tls import key_stores
 from odradek.server.security.tls.cipher_names import is_tls_13, to_openssl
 from odradek.server.security.tls.jks import KeyStoreError
@@ -175,15 +175,14 @@ def _read(settings: TlsSettings, name: str, path: str) -> bytes:
     try:
         # With an opener, because `open` does not close the descriptor of a directory that it is given.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise settings.error(name, path, "is not a regular file")
-            data = file.read(_MAX_STORE_BYTES + 1)
+            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(_MAX_STORE_BYTES + 1) if is_regular else b""
     except OSError as error:
         raise settings.error(name, path, f"cannot be read: {error.strerror}") from None
-    except PropertyError:
-        raise
     except ValueError as error:
         raise settings.error(name, repr(path), f"is no path: {error}") from None
+    if not is_regular:
+        raise settings.error(name, path, "is not a regular file")
     if len(data) > _MAX_STORE_BYTES:
         raise settings.error(name, path, f"is larger than {_MAX_STORE_BYTES} bytes")
     return data

@@ -13,7 +13,7 @@ from twisted.internet.defer import DeferredLock
 
 from odradek.server.security.sasl.kerberos.keytab import KerberosError
 from odradek.server.security.sasl.kerberos.library import GSSError, gssapi
-from odradek.server.security.sasl.mechanism import SaslError
+from odradek.server.security.sasl.mechanism import SaslError, find_backoff_ms
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class KerberosInitiator:
         except KerberosError as error:
             hint = f"check principal and keyTab of {settings.jaas_name}, and the KDC in krb5.conf"
             self._report(_ALL_HOSTS, str(error), f"cannot log in as {settings.principal}; {hint}")
-            delay_ms = min(settings.retry_backoff_ms << min(self._failures, 32), settings.retry_backoff_max_ms)
+            delay_ms = find_backoff_ms(self._failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
             self._failures += 1
             self._login_from_s = self._monotonic() + delay_ms / 1000
             raise SaslError(f"Kerberos: {error}") from None

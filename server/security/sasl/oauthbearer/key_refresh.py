@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from odradek.server.security.sasl.mechanism import CallLater, Timer
+from odradek.server.security.sasl.mechanism import CallLater, Timer, find_backoff_ms
 from odradek.server.security.sasl.oauthbearer.issuer_urls import describe_url, find_file, read_file
 from odradek.server.security.sasl.oauthbearer.jwks import KeySet, KeySetError, PublicKey, parse_key_set
 from odradek.server.security.sasl.oauthbearer.response_deadline import ResponseDeadline
@@ -111,9 +111,8 @@ class RefreshedKeys:
             level = logging.DEBUG if self._failures else logging.ERROR
             consequence = "the last keys remain in use" if self._keys.keys else "all tokens are refused"
             logger.log(level, "cannot read keys of OAUTHBEARER; %s; retrying url=%s error=%s", consequence, url, error)
-            delay_ms = min(
-                self._settings.retry_backoff_ms << min(self._failures, 32), self._settings.retry_backoff_max_ms
-            )
+            settings = self._settings
+            delay_ms = find_backoff_ms(self._failures, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
             self._failures += 1
         else:
             level = logging.INFO if self._failures or not self._keys.keys else logging.DEBUG

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from twisted.internet.defer import Deferred
 
-from odradek.server.security.sasl.mechanism import CallLater, SaslError, Timer
+from odradek.server.security.sasl.mechanism import CallLater, SaslError, Timer, find_backoff_ms
 from odradek.server.security.sasl.oauthbearer.access_tokens import AccessToken
 from odradek.server.security.sasl.oauthbearer.token_endpoint import TokenRefusedError
 
@@ -46,7 +46,7 @@ class RenewalSettings(NamedTuple):
         """Return the time after the last of several failures: the longest at once if the issuer refuses the request."""
         if is_refused:
             return self.retry_backoff_max_ms
-        return min(self.retry_backoff_ms << min(failures - 1, 32), self.retry_backoff_max_ms)
+        return find_backoff_ms(failures - 1, self.retry_backoff_ms, self.retry_backoff_max_ms)
 
 
 class TokenLogin:
