@@ -5,10 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from compat_tests import limits
 
+Result = TypeVar("Result")
 Partition = tuple[str, int]
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -255,6 +256,18 @@ def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received
         records += consumer.poll(0.2)
         assert time.monotonic() < give_up_at, f"{len(records)} of {count} records in {timeout_s} s"
     return records
+
+
+def repeat(action: Callable[[], Result], is_transient: Callable[[Exception], bool], timeout_s: float) -> Result:
+    """Return the result of an action, which is repeated after errors that are transient. Raises its last error."""
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            if not is_transient(error) or time.monotonic() > give_up_at:
+                raise
+        time.sleep(0.05)
 
 
 def wait_until(

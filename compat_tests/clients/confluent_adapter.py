@@ -36,7 +36,6 @@ FEATURES = frozenset(
 )
 ASSIGNORS = {"range": "range", "roundrobin": "roundrobin", "cooperative": "cooperative-sticky"}
 TIMEOUT_S = 20
-LOADING = confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @contextmanager
@@ -50,6 +49,10 @@ def _translate_errors() -> Iterator[None]:
         if not isinstance(error.__cause__, KafkaException):
             raise
         raise ClientError(error.__cause__.args[0].code(), error.__cause__.args[0]) from error
+
+
+def _is_loading(error: Exception) -> bool:
+    return isinstance(error, ClientError) and error.code == confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _note(answers: dict[int, tuple[Any, Any]], number: int, error: Any, message: Any) -> None:
@@ -204,19 +207,14 @@ class Consumer(common.Consumer):
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         wanted = [TopicPartition(*p, offset, text) for p, (offset, text) in offsets.items()]
-        give_up_at = time.monotonic() + TIMEOUT_S
-        while True:
-            try:
-                with _translate_errors():
-                    answers = self._consumer.commit(offsets=wanted, asynchronous=False)
-                break
-            except ClientError as error:
-                # Java's consumer repeats this until its timeout, librdkafka only for a moment: a new
-                # __consumer_offsets of Apache Kafka takes longer on a busy machine.
-                if error.code != LOADING or time.monotonic() > give_up_at:
-                    raise
-            time.sleep(0.05)
-        for answer in answers:
+
+        def commit() -> Any:
+            with _translate_errors():
+                return self._consumer.commit(offsets=wanted, asynchronous=False)
+
+        # Java's consumer repeats this until its timeout, librdkafka only for a moment: a new __consumer_offsets of
+        # Apache Kafka takes longer on a busy machine.
+        for answer in common.repeat(commit, _is_loading, TIMEOUT_S):
             if answer.error:
                 raise ClientError(answer.error.code(), answer.error)
 

@@ -1,7 +1,6 @@
 """Adapter of kafka-python 3."""
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -223,15 +222,12 @@ class Consumer(common.Consumer):
 
     def commit(self, offsets: Mapping[Partition, tuple[int, str]]) -> None:
         wanted = {TopicPartition(*p): OffsetAndMetadata(offset, text, -1) for p, (offset, text) in offsets.items()}
-        give_up_at = time.monotonic() + AWAY_S
         with _translate_errors():
-            while True:
-                try:
-                    return self._consumer.commit(wanted)
-                except kafka.errors.KafkaConnectionError:
-                    if time.monotonic() > give_up_at:
-                        raise
-                time.sleep(0.05)
+            common.repeat(
+                lambda: self._consumer.commit(wanted),
+                lambda error: isinstance(error, kafka.errors.KafkaConnectionError),
+                AWAY_S,
+            )
 
     def committed(self, partition: Partition) -> int | None:
         with _translate_errors():
