@@ -6,6 +6,7 @@ environment, directory or JVM, or that is run while another one runs, has a proc
 
 import atexit
 import contextlib
+import hashlib
 import os
 import selectors
 import struct
@@ -35,8 +36,8 @@ class ToolTimeoutError(Exception):
 
 def _compile() -> str:
     """Return the directory of the compiled server."""
-    stamp = f"{SOURCE.stat().st_mtime_ns:x}"
-    directory = cache_directory() / f"tool-server-{stamp}"
+    digest = hashlib.sha256(SOURCE.read_bytes() + kafka_classpath().encode()).hexdigest()[:10]
+    directory = cache_directory() / f"tool-server-{digest}"
     if not directory.exists():
         with locked(cache_directory()):
             if not directory.exists():
@@ -44,7 +45,8 @@ def _compile() -> str:
                 compiler = Path(java()).resolve().with_name("javac")
                 if not compiler.exists():
                     raise RuntimeError(f"{compiler} is missing; install a JDK: apt-get install openjdk-17-jdk-headless")
-                command = [str(compiler), "-cp", kafka_classpath(), "-d", str(part), str(SOURCE)]
+                options = ["--release", "17", "-cp", kafka_classpath(), "-d", str(part)]
+                command = [str(compiler), *options, str(SOURCE)]
                 subprocess.run(command, check=True, capture_output=True, timeout=300)
                 part.rename(directory)
     return str(directory)
@@ -128,6 +130,7 @@ class ToolServer:
             try:
                 return jvm.run(tool, arguments, stdin, timeout_s)
             except BaseException:
+                # The next response might be that of this tool. Also after an interrupt by the user.
                 self._close()
                 raise
         finally:
