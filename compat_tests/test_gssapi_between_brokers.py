@@ -1,8 +1,6 @@
 """GSSAPI between brokers, with a real KDC. It runs where a KDC and python-gssapi are installed."""
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +14,7 @@ from twisted.internet.task import Clock
 from compat_tests import kerberos
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
+from compat_tests.cluster.status import show_status
 from compat_tests.kerberos import REALM, Kdc
 from odradek.server.security.sasl.kerberos.names import parse_rule
 from odradek.server.security.sasl.mechanism import SaslError
@@ -174,18 +173,11 @@ def write(bootstrap_servers: str, topic: str) -> None:
     consumer.close()
 
 
-def show_status(
-    cluster: OdradekCluster, directory: Path, keytab: Path, principal: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `odradek cluster status` with a keytab."""
-    file = directory / "client.properties"
-    file.write_text(
+def client_properties(keytab: Path, principal: str) -> str:
+    return (
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=GSSAPI\nsasl.kerberos.service.name=kafka\n"
         f'sasl.jaas.config={LOGIN_MODULE} required useKeyTab=true keyTab="{keytab}" principal="{principal}";\n'
     )
-    command = [sys.executable, "-m", "odradek", "cluster", "status", "--command-config", str(file)]
-    server = ["--bootstrap-server", cluster.bootstrap_servers.partition(",")[0]]
-    return subprocess.run([*command, *server], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_cluster(realm: Realm, tmp_path: Path) -> None:
@@ -200,9 +192,10 @@ def test_a_cluster(realm: Realm, tmp_path: Path) -> None:
         wait_until(lambda: authentications() >= before + 4, what="re-authentications", timeout_s=60)
         write(cluster.bootstrap_servers, "u")
         assert "the session has expired" not in cluster.log_text()
-        good = show_status(cluster, tmp_path, realm.client_keytab, f"alice@{REALM}")
+        file = tmp_path / "client.properties"
+        good = show_status(cluster, file, client_properties(realm.client_keytab, f"alice@{REALM}"))
         assert (good.returncode, good.stderr) == (0, "")
-        stale = show_status(cluster, tmp_path, realm.stale_keytab, f"kafka/stale@{REALM}")
+        stale = show_status(cluster, file, client_properties(realm.stale_keytab, f"kafka/stale@{REALM}"))
         assert stale.returncode == 3
         assert f"does not authenticate principal kafka/stale@{REALM}: Kerberos: " in stale.stderr
         assert stale.stderr.count("\n") == 1

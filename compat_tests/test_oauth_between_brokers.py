@@ -1,12 +1,8 @@
 """OAUTHBEARER between brokers: tokens of an issuer that the test runs, by credentials, assertions or in a file."""
 
 import base64
-import http.server
 import json
 import socket
-import subprocess
-import sys
-import threading
 import time
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -20,6 +16,8 @@ from cryptography.hazmat.primitives import serialization
 
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
+from compat_tests.cluster.status import show_status
+from compat_tests.http_server import serving
 from compat_tests.test_oauthbearer import HANDLER, LOGIN_HANDLER, LOGIN_MODULE, PREFIX
 from compat_tests.test_tls import round_trip
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import (
@@ -50,27 +48,12 @@ class Issuer:
         self.assertions: list[str] = []
         self.scopes: set[str] = set()
         self.key = private_key("RS256")
-        issuer = self
+        self.url = ""
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.respond(200, make_key_set(make_jwk(issuer.key, "RS256", kid="1")))
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-                self.respond(*issuer.grant(self.headers.get("Authorization"), body))
-
-            def respond(self, status: int, data: bytes) -> None:
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+    def respond(self, method: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        if method == "GET":
+            return 200, make_key_set(make_jwk(self.key, "RS256", kid="1"))
+        return self.grant(headers.get("Authorization"), body.decode())
 
     def issue(self, subject: str = CLIENT_ID, lifetime_s: int = 600) -> str:
         now_s = int(time.time())
@@ -112,12 +95,8 @@ class Issuer:
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
     made = Issuer()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with serving(made.respond) as made.url:
+        yield made
 
 
 def broker_properties(issuer: Issuer, secret: str = SECRET, **options: str) -> dict[str, str]:
@@ -158,20 +137,13 @@ def size_two(properties: Mapping[str, str]) -> OdradekCluster:
     return OdradekCluster({**properties, "min.insync.replicas": "2"}, size=2)
 
 
-def show_status(
-    issuer: Issuer, cluster: OdradekCluster, directory: Path, secret: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `odradek cluster status` with a client secret."""
-    file = directory / "client.properties"
-    file.write_text(
+def client_properties(issuer: Issuer, secret: str) -> str:
+    return (
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
         f"sasl.oauthbearer.token.endpoint.url={issuer.url}/token\nsasl.oauthbearer.scope=kafka\n"
         f"sasl.oauthbearer.client.credentials.client.id={CLIENT_ID}\n"
         f"sasl.oauthbearer.client.credentials.client.secret={secret}\n"
     )
-    command = [sys.executable, "-m", "odradek", "cluster", "status", "--command-config", str(file)]
-    server = ["--bootstrap-server", cluster.bootstrap_servers.partition(",")[0]]
-    return subprocess.run([*command, *server], capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_cluster_with_client_credentials(issuer: Issuer, tmp_path: Path) -> None:
@@ -179,9 +151,10 @@ def test_a_cluster_with_client_credentials(issuer: Issuer, tmp_path: Path) -> No
         replicate(issuer, cluster, "t")
         assert issuer.granted == 2
         assert SECRET not in cluster.log_text()
-        status = show_status(issuer, cluster, tmp_path, SECRET)
+        file = tmp_path / "client.properties"
+        status = show_status(cluster, file, client_properties(issuer, SECRET))
         assert (status.returncode, status.stderr) == (0, "")
-        refused = show_status(issuer, cluster, tmp_path, "wrong-secret")
+        refused = show_status(cluster, file, client_properties(issuer, "wrong-secret"))
         assert refused.returncode == 3
         reason = f"does not authenticate the token of {issuer.url}/token: cannot obtain it: it responded 401"
         assert reason in refused.stderr

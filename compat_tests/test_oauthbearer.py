@@ -1,10 +1,8 @@
 """OAUTHBEARER with the clients that users have, and an issuer of tokens that the test runs."""
 
 import asyncio
-import http.server
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import QUICK_JVM
 from compat_tests.clients.common import wait_until
+from compat_tests.http_server import serving
 from compat_tests.test_tls import first_error, round_trip
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key, sign
 from odradek.testing import OdradekBroker
@@ -38,22 +37,11 @@ class Issuer:
     def __init__(self) -> None:
         self.key_name = "first"
         self.requests = 0
-        issuer = self
+        self.url = ""
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                issuer.requests += 1
-                data = make_key_set(make_jwk(private_key("RS256", issuer.key_name), "RS256", kid=issuer.key_name))
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *arguments: object) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/keys"
+    def respond(self, method: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+        self.requests += 1
+        return 200, make_key_set(make_jwk(private_key("RS256", self.key_name), "RS256", kid=self.key_name))
 
     def issue(self, subject: str = "alice", *, lifetime_s: int = 600, **claims: Any) -> str:
         now_s = int(time.time())
@@ -66,12 +54,9 @@ class Issuer:
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
     made = Issuer()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with serving(made.respond) as url:
+        made.url = f"{url}/keys"
+        yield made
 
 
 def broker_properties(url: str) -> dict[str, str]:
