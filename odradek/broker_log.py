@@ -6,12 +6,15 @@ import re
 ID_IN_USE = "is in use by another broker"
 """Part of the error of a broker that cannot start because its previous session has not expired."""
 
-_STARTED = re.compile(rb"odradek started address=(\S+)")
-_LEVEL = re.compile(rb"\S+ (DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+_STARTED = re.compile(rb'odradek started(?: address=|", "address": ")([^\s"]+)')
+_LEVEL = re.compile(rb'(?:\S+|\{"time": "\S+", "level":) "?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b')
 
 
 class BrokerLog:
-    """Selects the lines at or above a level, and finds the line that reports the start.
+    """Selects lines by their level, and finds the line that reports the start. `log.format` may be text or json.
+
+    The lines that exist only because the process has a lower level are hidden. Lines below both levels are not: an
+    operator has changed the level of their logger while the broker runs.
 
     process_level: for the broker's `--log-level`; at most info, because the start is logged with that level
     addresses: `host:port` of each listener; empty before the broker has started
@@ -23,11 +26,11 @@ class BrokerLog:
         number = numbers.get(level.upper(), logging.INFO)
         self.process_level = level if number <= logging.INFO else "info"
         self.addresses: tuple[str, ...] = ()
-        self._hidden = frozenset(name.encode() for name, other in numbers.items() if other < number)
+        self._hidden = frozenset(name.encode() for name, other in numbers.items() if logging.INFO <= other < number)
         self._is_selected = True
 
     def selects(self, line: bytes) -> bool:
-        """Read the next line; return whether it has the level. Lines of a traceback have that of the line before."""
+        """Read the next line; return whether it is selected. Lines of a traceback have the level of the line before."""
         if match := _LEVEL.match(line):
             self._is_selected = match[1] not in self._hidden
         if not self.addresses and (match := _STARTED.search(line)):

@@ -29,7 +29,7 @@
 - `authorized_operations`: operations that a client may perform
 - `preloading`: early imports of modules that the first requests need
 - `store_tools`: commands that use a metadata store without its broker
-- `log_format`: the format of log lines
+- `event_log`: the log of events on standard output, as text or JSON
 - `cluster_tools`: servers of a cluster on one machine
 - `compatibility`: docs/compatibility.md
 """

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from odradek import __version__
 from odradek.properties import UnknownPropertyError
-from odradek.server.log_format import LEVELS, configure_logging
+from odradek.server.event_log.setup import LEVELS, configure_logging
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
         _fail(*map(str, error.errors))
     except ValueError as error:
         _fail(str(error))
-    configure_logging(log_level, sys.stdout)
+    configure_logging(log_level, sys.stdout, config.log_format)
     logger.info("starting listeners=%s log_dirs=%s", config.text("listeners"), ",".join(config.data_dirs))
     for warning in warnings:
         logger.warning(warning)

@@ -172,7 +172,7 @@ class FollowerReplica:
         """Remove all batches; the empty log begins at `offset`, the leader's log start."""
         log, partition = self.log(leader_epoch), self.partition
         logger.warning(
-            "log starts over partition=%s-%d old=%d..%d new=%d reason=the leader's log starts at %d",
+            "log starts over partition=%s-%d old=%d..%d new=%d reason=\"the leader's log starts at %d\"",
             partition.topic, partition.index, log.log_start_offset, log.log_end_offset, offset, offset,
         )  # fmt: skip
         with self._reporting_failures():

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from odradek.server.log_format import LEVELS
+from odradek.server.event_log.setup import LEVELS
 
 EXIT_UNHEALTHY: Final = 1
 EXIT_NO_RESPONSE: Final = 3
@@ -104,8 +104,8 @@ def _start(options: argparse.Namespace) -> int:
             find_class_path()
         directory.lock()
         brokers = directory.set_up(options.brokers, options.port, options.zookeeper)
-        _check_configs([str(broker.file) for broker in brokers], options.override)
-        return LocalCluster(directory, brokers, options.override, options.log_level).run()
+        log_format = _check_configs([str(broker.file) for broker in brokers], options.override)
+        return LocalCluster(directory, brokers, options.override, options.log_level, log_format).run()
     except DirectoryError as error:
         raise UsageError(str(error)) from None
     except ZooKeeperServerError as error:
@@ -121,17 +121,19 @@ def _check_overrides(overrides: list[str], directory: Path) -> None:
             raise UsageError(f"{name} differs between brokers; set it in {directory}/broker-N/server.properties")
 
 
-def _check_configs(files: list[str], overrides: list[str]) -> None:
-    """Raise UsageError for the first broker with an invalid configuration."""
+def _check_configs(files: list[str], overrides: list[str]) -> str:
+    """Return log.format of the first broker. Raises UsageError for the first one with an invalid configuration."""
     from odradek.server.config import InvalidConfigError, load_config
 
+    formats = []
     for file in files:
         try:
-            load_config(file, overrides)
+            formats.append(load_config(file, overrides).config.log_format)
         except InvalidConfigError as error:
             raise UsageError(*map(str, error.errors)) from None
         except ValueError as error:
             raise UsageError(str(error)) from None
+    return formats[0]
 
 
 def _parse_size(text: str) -> int:

@@ -4,6 +4,7 @@ The main thread handles one event after the other: a broker has started or ended
 thread for each broker copies its log lines.
 """
 
+import logging
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from odradek.broker_log import ID_IN_USE, BrokerLog
 from odradek.server.cluster_tools.child_process import start_process
 from odradek.server.cluster_tools.local_directory import SESSION_TIMEOUT_MS, LocalBroker, LocalDirectory
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, ZooKeeperServerError
+from odradek.server.event_log.json_lines import JsonFormatter
 
 EXIT_FAILED: Final = 1
 STOP_TIMEOUT_S: Final = 120.0
@@ -115,7 +117,12 @@ class LocalCluster:
     """The processes of one cluster. `run` starts them and returns an exit code when all have ended."""
 
     def __init__(
-        self, directory: LocalDirectory, brokers: Sequence[LocalBroker], overrides: Sequence[str], log_level: str
+        self,
+        directory: LocalDirectory,
+        brokers: Sequence[LocalBroker],
+        overrides: Sequence[str],
+        log_level: str,
+        log_format: str,
     ) -> None:
         self._directory = directory
         self._connect = brokers[0].zookeeper_connect
@@ -123,6 +130,7 @@ class LocalCluster:
         self._zookeeper: ZooKeeperServer | None = None
         if (port := directory.own_zookeeper_port(brokers[0])) is not None:
             self._zookeeper = ZooKeeperServer(directory.zookeeper_path, port=port, tick_ms=_TICK_MS)
+        self._has_json = log_format == "json"
         self._events: SimpleQueue[_Event] = SimpleQueue()
         self._output_lock = threading.Lock()
 
@@ -247,16 +255,26 @@ class LocalCluster:
                 return
 
     def _report(self, text: str) -> None:
-        self._write_line("cluster", f"{text}\n".encode())
+        line = text
+        if self._has_json:
+            line = JsonFormatter().format(logging.makeLogRecord({"name": "cluster", "levelname": "INFO", "msg": text}))
+        self._write_line("cluster", f"{line}\n".encode())
 
     def _write_line(self, name: str, line: bytes) -> None:
         with self._output_lock:
             try:
-                sys.stdout.buffer.write(f"{name:<8} | ".encode() + line)
+                sys.stdout.buffer.write(name_process(line, name))
                 sys.stdout.buffer.flush()
             except OSError:
                 # The reader of the output or the terminal is gone; the brokers are not.
                 return
+
+
+def name_process(line: bytes, name: str) -> bytes:
+    """Add the name of its process to a log line: as a field of a JSON object, or before text."""
+    if line.startswith(b'{"') and line.endswith(b"}\n"):
+        return line[:-2] + f', "process": "{name}"}}\n'.encode()
+    return f"{name:<8} | ".encode() + line
 
 
 def _describe_end(exit_code: int) -> str:

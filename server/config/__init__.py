@@ -15,6 +15,7 @@
 - `oauth_tokens`: properties of the tokens of brokers (OAUTHBEARER)
 - `passwords`: properties of the encryption of passwords in the metadata store
 - `delegation_tokens`: properties of delegation tokens
+- `event_log`: properties of the log of events
 - `zookeeper`: properties of the connection to ZooKeeper
 - `kafka_opts`: credentials for ZooKeeper in the environment variable KAFKA_OPTS
 - `accepted`: properties that are accepted without effect

@@ -11,6 +11,7 @@ from odradek.server.config.accepted import AcceptedProperties
 from odradek.server.config.authorization import AuthorizationProperties, parse_super_users
 from odradek.server.config.cluster import RACK_AWARE_SELECTOR, ClusterProperties
 from odradek.server.config.delegation_tokens import DelegationTokenProperties
+from odradek.server.config.event_log import EventLogProperties
 from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
     Listener,
@@ -61,6 +62,7 @@ THEMES = (
     OAuthTokenProperties,
     PasswordProperties,
     DelegationTokenProperties,
+    EventLogProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -136,6 +138,7 @@ class BrokerConfig(
     OAuthTokenProperties,
     PasswordProperties,
     DelegationTokenProperties,
+    EventLogProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,

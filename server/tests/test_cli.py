@@ -12,7 +12,7 @@ import odradek
 from odradek.properties import INT32_MAX
 from odradek.server import cli
 from odradek.server.config import reference
-from odradek.server.log_format import configure_logging
+from odradek.server.event_log.setup import configure_logging
 
 DOCS = Path(odradek.__file__).parent.parent / "docs"
 

@@ -1,5 +1,6 @@
 """LocalCluster with stand-ins for the brokers."""
 
+import json
 import signal
 import sys
 
@@ -35,11 +36,11 @@ def run(monkeypatch, tmp_path):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     monkeypatch.setattr(local_cluster, "_RETRY_S", 0.01)
 
-    def run(size, *programs):
+    def run(size, *programs, log_format="text"):
         directory = LocalDirectory(tmp_path)
         processes = Processes(*programs)
         monkeypatch.setattr(local_cluster, "start_process", processes.start)
-        cluster = LocalCluster(directory, directory.set_up(size, 0, "127.0.0.1:1"), [], "info")
+        cluster = LocalCluster(directory, directory.set_up(size, 0, "127.0.0.1:1"), [], "info", log_format)
         with pytest.raises(OSError, match="too many open files"):
             cluster.run()
         return processes.started
@@ -62,3 +63,14 @@ def test_a_broker_that_cannot_be_started_again_stops_the_others(run):
     first, refused = run(2, WAIT, REFUSED)
     assert ended(first)
     assert refused.returncode == 1
+
+
+def test_lines_of_json_have_the_name_of_their_process_as_a_field(run, capfdbinary):
+    object_line = json.dumps({"time": "T", "level": "ERROR", "message": "the id 1 is in use by another broker"})
+    run(1, f"print({object_line!r}); print('a line of another program'); raise SystemExit(1)", log_format="json")
+    out = capfdbinary.readouterr().out.decode().splitlines()
+    first, second, third = out
+    assert json.loads(first) == {**json.loads(object_line), "process": "broker 1"}
+    assert second == "broker 1 | a line of another program"
+    report = json.loads(third)
+    assert report["message"].startswith("broker 1 starts again") and report["process"] == "cluster"

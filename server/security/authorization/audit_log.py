@@ -45,6 +45,10 @@ _NAMED_CLIENTS: Final = 3
 
 _INTERVAL_MS: Final = 1000
 
+_VALUES: Final = "principal=%s host=%s operation=%s resource=%s reason=%s"
+_DENIED: Final = f"Denied {_VALUES}"
+_ALLOWED: Final = f"Allowed {_VALUES}"
+
 
 class Attempt(NamedTuple):
     """An operation of a client. Without `name` it is one on every resource of the type."""
@@ -102,7 +106,7 @@ class AuditLog:
             self._schedule_report()
             return
         count.written += 1
-        logger.info("%s", _format_line("Denied", attempt, decision))
+        logger.info(_DENIED, *_describe(attempt, decision))
 
     def _find_count(self, attempt: Attempt) -> _Count:
         principal = attempt.principal[:MAX_NAME_LENGTH]
@@ -146,26 +150,24 @@ class AuditLog:
         if total:
             most = sorted(omitted, key=lambda row: -row[0])[:_NAMED_CLIENTS]
             logger.warning(
-                "denials were not logged, because there were too many count=%d clients=%d%s most=%s",
+                "denials were not logged, because there were too many count=%d clients=%d others=%d most=%s",
                 total,
                 len(omitted),
-                f" others={self._others.omitted}" if self._others.omitted else "",
+                self._others.omitted,
                 ",".join(f"{quote(principal)}@{host}:{number}" for number, principal, host in most),
             )
         self._shared, self._counts, self._addresses, self._others = 0, {}, Counter(), _Count()
 
     def allowed(self, attempt: Attempt, decision: Decision) -> None:
         """Log a permission."""
-        logger.debug("%s", _format_line("Allowed", attempt, decision))
+        logger.debug(_ALLOWED, *_describe(attempt, decision))
 
 
-def _format_line(outcome: str, attempt: Attempt, decision: Decision) -> str:
+def _describe(attempt: Attempt, decision: Decision) -> tuple[str, ...]:
+    """Return the values of a line about an attempt."""
     principal, host, operation, resource_type, name = attempt
-    resource = "any" if name is None else quote(name)
-    return (
-        f"{outcome} principal={quote(principal)} host={host} operation={operation.title} "
-        f"resource={resource_type.title}:{resource} reason={quote(str(decision), 3 * MAX_NAME_LENGTH)}"
-    )
+    resource = f"{resource_type.title}:{'any' if name is None else quote(name)}"
+    return quote(principal), host, operation.title, resource, quote(str(decision), 3 * MAX_NAME_LENGTH)
 
 
 def quote(text: str, max_length: int = MAX_NAME_LENGTH) -> str:

@@ -12,7 +12,7 @@ from odradek.replication.metadata.acls.acl_cache import AclCache
 from odradek.replication.metadata.acls.bindings import AclEntry, ResourcePattern
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.pauses import no_pause
-from odradek.server.log_format import LineFormatter
+from odradek.server.event_log.text_lines import TextFormatter
 from odradek.server.security.authorization import acl_authorizer, audit_log
 from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
 from odradek.server.security.principal import ANONYMOUS, Principal
@@ -140,7 +140,7 @@ def test_names_cannot_forge_a_line_or_a_part_of_it(setup, caplog):
     name = 'x" reason="none\r\n2026-01-01 INFO Allowed principal=\u2028\u202eroot' + "n" * 30_000
     with caplog.at_level(logging.INFO, LOGGER):
         setup.authorizer.allows(client(name), READ, ResourceType.GROUP, name)
-    line = LineFormatter().format(caplog.records[-1])
+    line = TextFormatter().format(caplog.records[-1])
     assert len(line) < 1000
     assert line.isprintable() and line.isascii()
     # Outside of quoted names there is no quotation mark that belongs to a name.
@@ -178,7 +178,7 @@ def denials(setup, limits, caplog):
 def test_denials_of_one_client_beyond_its_rate_are_counted(setup, denials, caplog):
     assert denials(15, mallory="10.0.0.1") == [10]
     setup.clock.advance(1)
-    assert caplog.messages[10:] == [OMITTED + 'count=5 clients=1 most="User:mallory"@10.0.0.1:5']
+    assert caplog.messages[10:] == [OMITTED + 'count=5 clients=1 others=0 most="User:mallory"@10.0.0.1:5']
     assert denials(10, mallory="10.0.0.1") == [10]
     setup.clock.advance(10)
     assert len(caplog.messages) == 10
@@ -190,7 +190,7 @@ def test_clients_do_not_displace_the_lines_of_others(setup, denials, caplog):
     assert denials(5, bob="10.0.0.3", carol="10.0.0.4") == [4, 2]
     setup.clock.advance(1)
     most = '"User:mallory"@10.0.0.1:990,"User:trudy"@10.0.0.2:990,"User:carol"@10.0.0.4:3'
-    expected = f"count=1984 clients=4 most={most}"
+    expected = f"count=1984 clients=4 others=0 most={most}"
     assert caplog.messages[-1] == OMITTED + expected
     assert denials(5, bob="10.0.0.3") == [5]
 
@@ -212,7 +212,7 @@ def test_a_summary_does_not_end_the_present_second(setup, denials, caplog):
     setup.clock.advance(0.45)
     assert denials(11, mallory="10.0.0.1") == [0]
     setup.clock.advance(1)
-    assert caplog.messages == [OMITTED + 'count=12 clients=1 most="User:mallory"@10.0.0.1:12']
+    assert caplog.messages == [OMITTED + 'count=12 clients=1 others=0 most="User:mallory"@10.0.0.1:12']
 
 
 def test_the_same_principal_at_another_address_is_another_client(denials):
@@ -227,7 +227,7 @@ def test_one_principal_with_many_addresses_does_not_displace_the_lines_of_others
     assert sum("mallory" in message for message in caplog.messages) == 3 + 10
     assert denials(2, alice="10.0.0.1") == [2]
     setup.clock.advance(1)
-    assert caplog.messages[-1] == OMITTED + 'count=87 clients=1 most="User:mallory"@*:87'
+    assert caplog.messages[-1] == OMITTED + 'count=87 clients=1 others=0 most="User:mallory"@*:87'
 
 
 def test_the_number_of_distinguished_clients_is_bounded(setup, denials, caplog):
