@@ -267,7 +267,7 @@ def test_validate_only_changes_nothing(cluster):
         (BROKER, "", [("listeners", SET, "PLAINTEXT://:1")], E.INVALID_REQUEST),
         (BROKER, "1", [("listeners", SET, "PLAINTEXT://:1")], E.NONE),
         (BROKER, "1", [("my.plugin.setting", SET, "1")], E.NONE),
-        (LOGGER, "1", [], E.INVALID_REQUEST),
+        (LOGGER, "2", [], E.INVALID_REQUEST),
         (CLIENT_METRICS, "m", [("interval.ms", SET, "1")], E.INVALID_REQUEST),
         (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], E.INVALID_REQUEST),
         (77, "g", [], E.INVALID_REQUEST),

@@ -27,8 +27,8 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from odradek.protocol.schema import rows
-from odradek.replication.controller.admin.configs import ResourceType as ConfigResourceType
 from odradek.replication.controller.admin.configs import allow_all
+from odradek.replication.controller.configs.resources import ResourceType as ConfigResourceType
 from odradek.server.security.authorization.operations import CLUSTER_NAME, ResourceType
 from odradek.server.security.authorization.rights import make_authorization_error
 from odradek.server.work.waits import carry_through

@@ -14,6 +14,7 @@ import pytest
 
 from odradek.broker_log import BrokerLog
 from odradek.properties import PropertyError
+from odradek.replication.controller.admin.broker_loggers import KAFKA_LOGGERS
 from odradek.server.config import BrokerConfig
 from odradek.server.event_log.json_lines import RESERVED_FIELDS, TEXT_FIELDS, is_number, parse_template
 from odradek.server.event_log.setup import configure_logging
@@ -197,3 +198,10 @@ def test_only_the_lines_below_the_level_of_a_broker_are_hidden(line):
     shown = [level for level in levels if log.selects(line.format(level).encode())]
     assert shown == ["DEBUG", "ERROR", "CRITICAL"]
     assert all(BrokerLog("info").selects(line.format(level).encode()) for level in ("DEBUG", "INFO"))
+
+
+def test_the_page_lists_the_names_of_kafkas_loggers():
+    page = (ROOT / "docs" / "logging.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w.]+)` \| (`.*`) \|", page, re.MULTILINE)
+    listed = {kafka: own for own, names in rows for kafka in re.findall(r"`(\S+)`", names)}
+    assert listed == {kafka: name.removeprefix("odradek.") for kafka, name in KAFKA_LOGGERS.items()}

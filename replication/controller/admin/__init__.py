@@ -3,6 +3,7 @@
 - `topics`: CreateTopics, CreatePartitions and DeleteTopics
 - `configs`: AlterConfigs and IncrementalAlterConfigs
 - `config_description`: DescribeConfigs
+- `broker_loggers`: levels of loggers, which both of them treat as configurations
 - `elections`: ElectLeaders
 - `reassignments`: AlterPartitionReassignments and ListPartitionReassignments
 - `features`: finalized features

@@ -17,7 +17,8 @@ from odradek.protocol.messages.describe_configs import (
 )
 from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDescribeConfigsResult as _Result
 from odradek.protocol.schema import rows
-from odradek.replication.controller.admin.configs import ResourceType, parse_broker_id
+from odradek.replication.controller.admin.broker_loggers import describe_logger, list_loggers
+from odradek.replication.controller.configs.resources import ResourceType, parse_broker_id
 from odradek.replication.controller.configs.sources import ConfigSource, SourcedValue, broker_values
 from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms
 from odradek.replication.metadata.image import ClusterMetadata
@@ -28,7 +29,7 @@ _DescribeOne = Callable[[str], _Entry]
 
 
 class ConfigDescriber:
-    """Describes the configuration of topics, of this broker, and the cluster-wide broker default."""
+    """Describes the configuration of topics, of this broker and its loggers, and the cluster-wide broker default."""
 
     def __init__(self, broker_id: int, image: ClusterMetadata, configs: BrokerConfigs) -> None:
         self._broker_id = broker_id
@@ -88,6 +89,8 @@ class ConfigDescriber:
                     f"Unexpected broker id, expected {self._broker_id} or empty string, but received {name}",
                 )
             return self._broker(requested)
+        if resource.resource_type == ResourceType.BROKER_LOGGER:
+            return self._loggers(name, requested)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
     def _topic(self, topic: str, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
@@ -136,6 +139,17 @@ class ConfigDescriber:
         names = [name for name in values if not requested or name in requested]
         return names, lambda name: self._dynamic_entry(name, values[name], only_default=True)
 
+    def _loggers(self, broker: str, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        if not broker:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+        if parse_broker_id(broker) != self._broker_id:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {self._broker_id} but received {broker}"
+            )
+        loggers = list_loggers()
+        names = [name for name in loggers if not requested or name in requested]
+        return names, lambda name: describe_logger(name, loggers[name])
+
     def _dynamic_entry(self, name: str, value: str, *, only_default: bool) -> _Entry:
         declared = type(self._configs.static).declared()
         prop = declared.get(broker_synonyms(name)[-1])
@@ -148,7 +162,8 @@ class ConfigDescriber:
 def _identity(resource: DescribeConfigsRequestDescribeConfigsResource) -> tuple[int, str | int]:
     """Return a key of the resource: several resource names may denote the same broker. Raises KafkaError."""
     kind, name = resource.resource_type, resource.resource_name
-    return kind, parse_broker_id(name) if kind == ResourceType.BROKER and name else name
+    is_broker = kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+    return kind, parse_broker_id(name) if is_broker and name else name
 
 
 def _describe_nothing(name: str) -> _Entry:

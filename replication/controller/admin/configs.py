@@ -1,16 +1,15 @@
-"""Changes and lists of configurations: topics, single brokers and the cluster-wide broker default.
+"""Changes and lists of configurations: topics, single brokers, the cluster-wide broker default, and loggers.
 
 Sources: KIP-133 (AlterConfigs), KIP-226 (dynamic broker configurations), KIP-339 (IncrementalAlterConfigs), KIP-1142
 (ListConfigResources). Errors and their order as of Apache Kafka 4.3, whose broker checks a request before its
-controller does. Configurations of groups, client metrics and loggers are not supported; their types are unknown here.
+controller does. Configurations of groups and client metrics are not supported; their types are unknown here.
 """
 
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from enum import IntEnum
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 from odradek.log.config import LogConfig
 from odradek.properties import Kind, Property, PropertyError, PropertySet, UpdateMode
@@ -34,6 +33,7 @@ from odradek.protocol.messages.list_config_resources import (
     ListConfigResourcesResponseConfigResource,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.controller.admin.broker_loggers import alter_loggers
 from odradek.replication.controller.admin.topics import check_topic_configs
 from odradek.replication.controller.configs.limits import (
     MAX_ENTRIES,
@@ -41,34 +41,15 @@ from odradek.replication.controller.configs.limits import (
     check_value_sizes,
     too_many_entries,
 )
+from odradek.replication.controller.configs.resources import Operation, ResourceType, parse_broker_id
 from odradek.replication.metadata.broker_configs import BrokerConfigs, find_property, requires_listener
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
 
 logger = logging.getLogger(__name__)
 
-MAX_BROKER_ID = (1 << 31) - 1
 _LOGGED_LENGTH = 1000
 _RESOURCES_PER_PAUSE = 1000
-
-
-class ResourceType(IntEnum):
-    """Types of resources that have a configuration; the numbers are the protocol's."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class Operation(IntEnum):
-    """Operations of IncrementalAlterConfigs on a value."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 class _Resource(Protocol):
@@ -178,7 +159,8 @@ class ConfigAdmin:
         self, resources: Sequence[R], changed: "Changed[R]", validate_only: bool, authorize: Authorize
     ) -> list[KafkaError | None]:
         """Return the error of each resource, None for one that was changed."""
-        self._target.check_active()
+        if any(resource.resource_type != ResourceType.BROKER_LOGGER for resource in resources):
+            self._target.check_active()
         counts: Counter[tuple[int, str]] = Counter()
         for first in range(0, len(resources), _RESOURCES_PER_PAUSE):
             if first:
@@ -192,10 +174,14 @@ class ConfigAdmin:
                 if counts[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
                 _check_entries(resource)
-                await self._target.request(
-                    "alter configuration",
-                    partial(self._alter_one, resource, changed, validate_only, authorize),
-                )
+                if _is_of_loggers(resource):
+                    _check_authorized(authorize, resource)
+                    alter_loggers(self._target.broker_id, resource, validate_only)
+                else:
+                    await self._target.request(
+                        "alter configuration",
+                        partial(self._alter_one, resource, changed, validate_only, authorize),
+                    )
             except KafkaError as error:
                 errors.append(error)
             else:
@@ -392,14 +378,6 @@ class ConfigAdmin:
         )
 
 
-def parse_broker_id(name: str) -> int:
-    """Return the broker id in a resource name. Raises KafkaError INVALID_REQUEST."""
-    digits = name[1:] if name[:1] in ("+", "-") else name
-    if not (digits.isascii() and digits.isdigit()) or int(digits) > MAX_BROKER_ID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a broker id must be an integer, but it is: {name}")
-    return int(name)
-
-
 def _add(values: list[str], added: Iterable[str]) -> list[str]:
     """Append the entries of `added` that `values` does not contain."""
     present = set(values)
@@ -416,6 +394,14 @@ def _remove(values: list[str], removed: Iterable[str]) -> list[str]:
         else:
             kept.append(value)
     return kept
+
+
+def _is_of_loggers(resource: _Resource) -> TypeGuard[IncrementalAlterConfigsRequestAlterConfigsResource]:
+    """Return whether a resource is a broker's loggers. AlterConfigs does not have this type."""
+    return (
+        isinstance(resource, IncrementalAlterConfigsRequestAlterConfigsResource)
+        and resource.resource_type == ResourceType.BROKER_LOGGER
+    )
 
 
 def _check_authorized(authorize: Authorize, resource: _Resource) -> None:

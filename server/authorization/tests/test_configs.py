@@ -1,5 +1,6 @@
 """Rights in AlterConfigs and IncrementalAlterConfigs."""
 
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from odradek.server.request import RequestContext
 E = ErrorCode
 TOPIC_REFUSED, CLUSTER_REFUSED = E.TOPIC_AUTHORIZATION_FAILED, E.CLUSTER_AUTHORIZATION_FAILED
 OPEN, HIDDEN, ABSENT = ((2, name, "retention.ms", "1000") for name in ("open", "hidden", "absent"))
+LOGGERS = (8, "1", "kafka.authorizer.logger", "ERROR")
 BROKER, INVALID_BROKER = (4, "", "log.retention.ms", "1000"), (4, "", "num.partitions", "2")
 UNKNOWN_NAME = (2, "hidden", "nonsense", "1")
 
@@ -81,8 +83,9 @@ def world():
     return World()
 
 
+INCREMENT = (44, incremental_alter_configs, increment)
 APIS_THAT_ALTER = pytest.mark.parametrize(
-    "api", [(33, alter_configs, replace), (44, incremental_alter_configs, increment)], ids=["replace", "increment"]
+    "api", [(33, alter_configs, replace), INCREMENT], ids=["replace", "increment"]
 )
 
 
@@ -124,3 +127,15 @@ def test_a_client_without_rights_cannot_make_the_broker_check_a_change(world, ap
     assert world.alter(api, BROKER) == [CLUSTER_REFUSED]
     world.rights.grant(cluster("ALTER_CONFIGS"))
     assert world.alter(api, BROKER) == [E.INVALID_REQUEST]
+
+
+def test_levels_of_loggers_need_the_right_of_broker_configurations(world):
+    changed = logging.getLogger("odradek.authorizer")
+    assert world.alter(INCREMENT, LOGGERS) == [CLUSTER_REFUSED]
+    assert changed.level == logging.NOTSET
+    world.rights.grant(cluster("ALTER_CONFIGS"))
+    try:
+        assert world.alter(INCREMENT, LOGGERS) == [E.NONE]
+        assert changed.level == logging.ERROR
+    finally:
+        changed.setLevel(logging.NOTSET)
