@@ -5,8 +5,11 @@ import sys
 
 def main() -> int:
     """Run the command line; return the exit code."""
-    from odradek.server.cli import main as run
-
+    # `start` is separate because the broker starts faster without the imports of the user tools.
+    if sys.argv[1:2] == ["start"]:
+        from odradek.server.cli import main as run
+    else:
+        from odradek.tools.cli.main import main as run
     return run()
 
 

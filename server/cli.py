@@ -1,4 +1,4 @@
-"""The command line: `odradek start`, `config`, `cluster`, `user`, `acl`, `tls`, `pipeline`, and `odradek --version`.
+"""The command line: `odradek start`, `config`, `user`, `acl`, `tls`, `pipeline`, and `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
 each error; otherwise the broker's. `pipeline` is another program, which replaces this one.
@@ -23,11 +23,6 @@ EXIT_USAGE = 2
 STARTED_S = time.monotonic()
 
 _COMMAND_MODULES = {
-    "cluster": (
-        "odradek.server.cluster_tools.cli",
-        "run a cluster on this machine, show the state of a cluster",
-        "Clusters of brokers.",
-    ),
     "user": (
         "odradek.server.store_tools.users",
         "add, list and remove users",

@@ -33,7 +33,6 @@ OWN_CLOCKS = {
     "log/compaction/process.py": "the child process",
     "server/broker.py": "time that the start took",
     "server/cli.py": "time that the start took",
-    "server/cluster_tools/client_login.py": "times of a command's token",
     "server/cluster_tools/local_cluster.py": "waits of a tool for a process",
     "server/cluster_tools/zookeeper_server.py": "waits of a tool for a process",
     "server/environment.py": "the clocks themselves",

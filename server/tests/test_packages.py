@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["coordinator", "log", "protocol", "replication", "server", "simulation", "spark_it"]
+PACKAGES = ["coordinator", "log", "protocol", "replication", "server", "simulation", "spark_it", "tools"]
 
 
 def listing_packages():

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.server.cluster_tools.status import fetch_status
-from odradek.server.cluster_tools.wire_client import parse_addresses
-from odradek.server.tests.wire import until
+from odradek.server.tests.wire import Wire, until
 from odradek.testing_cluster import OdradekCluster
 
 TIMEOUT_S = 60
@@ -25,7 +23,13 @@ def cluster():
 
 def live(cluster):
     """Ids of the brokers in the metadata of any broker that answers."""
-    return [broker.id for broker in fetch_status(parse_addresses(cluster.bootstrap_servers)).brokers]
+    for address in cluster.bootstrap_servers.split(","):
+        try:
+            with Wire(int(address.rpartition(":")[2])) as wire:
+                return sorted(broker.node_id for broker in wire.metadata().brokers)
+        except OSError:
+            continue
+    return []
 
 
 def is_running(pid):

@@ -172,6 +172,7 @@ def test_a_cluster_whose_zookeeper_has_ended(tmp_path):
     with ClusterCommand(tmp_path, "--brokers", "2", "--port", "0", "--log-level", "warning") as cluster:
         create_topic(cluster.servers, "topic", 2, 2)
         assert not cluster.find(r"^broker \d \| \S+ INFO ")
+        until(lambda: status(cluster.servers)[1]["partitions"] == 2, TIMEOUT_S)
         os.kill(find_process(f"{tmp_path}/zookeeper/zoo.cfg"), signal.SIGKILL)
         cluster.wait_for(r"^cluster  \| ZooKeeper has ended; ")
         assert status(cluster.servers)[1]["partitions"] == 2
@@ -206,8 +207,11 @@ def test_a_broker_that_cannot_start_stops_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--brokers", "0"], "argument --brokers: 0 is not a number from 1 to 99 (see odradek cluster start --help)"),
-        (["--port", "x"], "argument --port: x is not a port (see odradek cluster start --help)"),
+        (
+            ["--brokers", "0"],
+            "invalid value for '--brokers': ",
+        ),
+        (["--port", "x"], "invalid value for '--port': "),
         (["--override", "broker.id=5"], "broker.id differs between brokers; set it in {}/broker-N/server.properties"),
         (["--override", "num.partitions=x"], "Invalid value x for configuration num.partitions: expected a 32-bit"),
         (["--zookeeper", "host:port"], "Invalid value host:port for configuration zookeeper.connect"),
@@ -268,7 +272,12 @@ def test_java_is_required_only_for_an_own_zookeeper(tmp_path):
         ("nowhere", 2, "--bootstrap-server nowhere: nowhere is not host:port"),
         ("a:1,b:x", 2, "--bootstrap-server a:1,b:x: b:x is not host:port"),
         (",", 2, "--bootstrap-server ,: no host:port"),
-        ("127.0.0.1:{port}", 3, "127.0.0.1:{port} does not answer: Connection refused"),
+        (
+            "127.0.0.1:{port}",
+            3,
+            "127.0.0.1:{port} does not answer: connection: Connection refused (is the broker running, "
+            "and is the port right?)",
+        ),
         ("a..b:1", 2, "--bootstrap-server a..b:1: a..b:1 is not host:port"),
     ],
 )

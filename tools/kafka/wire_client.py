@@ -5,31 +5,46 @@ with WireClient(Address("127.0.0.1", 9092)) as client:
 """
 
 import socket
-import ssl
 import struct
 from collections.abc import Awaitable
 from types import TracebackType
-from typing import Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from odradek.protocol import codec
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
-from odradek.server.cluster_tools.client_login import ClientLogin
-from odradek.server.cluster_tools.command_config import ClientSecurity
+from odradek.tools.kafka.connection_errors import (
+    SASL,
+    NoResponseError,
+    StepError,
+    explain_failed_connect,
+    explain_failed_request,
+    explain_failed_tls,
+)
 
-TIMEOUT_S: Final = 5.0
+if TYPE_CHECKING:
+    import ssl
+
+    from odradek.tools.kafka.client_login import ClientLogin
+
+CONNECT_TIMEOUT_S: Final = 5.0
+RESPONSE_TIMEOUT_S: Final = 70.0
+"""Longer than the timeout of the requests that change a cluster."""
 
 _MAX_FRAME_BYTES: Final = 1 << 28
-_CLIENT_ID: Final = b"odradek-cluster"
+_CLIENT_ID: Final = b"odradek-cli"
 _NO_TAGS: Final = b"\0"
 
 Response = TypeVar("Response", bound=Message)
 
 
-class NoResponseError(Exception):
-    """The broker cannot be reached, or its response cannot be read. The message is one line."""
+class ClientSecurity(NamedTuple):
+    """TLS and SASL of a client's connections; None for those that its security protocol lacks."""
+
+    tls_context: "ssl.SSLContext | None" = None
+    sasl: "ClientLogin | None" = None
 
 
 class Address(NamedTuple):
@@ -73,24 +88,45 @@ class WireClient:
     """One connection. Each request is sent in the newest version that both sides have."""
 
     def __init__(
-        self, address: Address, timeout_s: float = TIMEOUT_S, security: ClientSecurity = _PLAINTEXT
+        self,
+        address: Address,
+        security: ClientSecurity = _PLAINTEXT,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        response_timeout_s: float = RESPONSE_TIMEOUT_S,
     ) -> None:
+        self.address = address
         self._correlation_id = 0
-        self._address = address
-        try:
-            self._socket = socket.create_connection(address, timeout_s)
-            if security.tls_context is not None:
-                self._socket = security.tls_context.wrap_socket(self._socket, server_hostname=address.host)
-        except (OSError, ValueError) as error:
-            raise self._failure(error) from error
+        self._has_tls = security.tls_context is not None
+        self._socket = self._connect(security, timeout_s)
         try:
             served = self._exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
             if security.sasl is not None:
                 self._authenticate(security.sasl)
+            self._socket.settimeout(response_timeout_s)
         except BaseException:
             self.close()
             raise
         self._served = {api.api_key: (api.min_version, api.max_version) for api in served.api_keys}
+
+    def _connect(self, security: ClientSecurity, timeout_s: float) -> socket.socket:
+        """Return a connection. Raises NoResponseError."""
+        try:
+            connection = socket.create_connection(self.address, timeout_s)
+        except (OSError, ValueError) as error:
+            raise explain_failed_connect(str(self.address), error) from error
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if security.tls_context is None:
+            return connection
+        try:
+            return security.tls_context.wrap_socket(connection, server_hostname=self.address.host)
+        except (OSError, ValueError) as error:
+            connection.close()
+            raise explain_failed_tls(str(self.address), error) from error
+
+    def serves(self, request_type: type[Message]) -> bool:
+        """True if the broker serves a version of a request that this client can send."""
+        lowest, highest = self._served.get(request_type.api_key, (0, -1))
+        return min(highest, request_type.last_version) >= max(lowest, request_type.first_version)
 
     def send(self, request: Message, response_type: type[Response]) -> Response:
         """Send a request and return its response. Raises NoResponseError."""
@@ -98,7 +134,7 @@ class WireClient:
         version = min(highest, request.last_version)
         if version < max(lowest, request.first_version):
             name = type(request).__name__.removesuffix("Request")
-            raise NoResponseError(f"{self._address} serves no version of {name} that this client can send")
+            raise NoResponseError(f"{self.address} serves no version of {name} that this client can send")
         return self._exchange(request, version, response_type)
 
     def close(self) -> None:
@@ -113,7 +149,7 @@ class WireClient:
     ) -> None:
         self.close()
 
-    def _authenticate(self, login: ClientLogin) -> None:
+    def _authenticate(self, login: "ClientLogin") -> None:
         """Prove the identity of this client. Raises NoResponseError."""
         from odradek.server.security.sasl.mechanism import SaslError
 
@@ -121,9 +157,11 @@ class WireClient:
             return self._exchange(request, version, response_type)
 
         try:
-            _run(login.authenticate(ask, self._address.host))
+            _run(login.authenticate(ask, self.address.host))
         except SaslError as error:
-            raise NoResponseError(f"{self._address} does not authenticate {login.identity}: {error}") from error
+            reason = f"the broker does not authenticate {login.identity}: {error}"
+            hint = "check sasl.mechanism and sasl.jaas.config"
+            raise StepError(str(self.address), SASL, reason, hint) from error
 
     def _exchange(self, request: Message, version: int, response_type: type[Response]) -> Response:
         self._correlation_id += 1
@@ -134,7 +172,7 @@ class WireClient:
             self._socket.sendall(struct.pack(">i", len(content)) + content)
             (size,) = struct.unpack(">i", self._receive(4))
             if not 4 <= size <= _MAX_FRAME_BYTES:
-                raise DecodeError(f"a response of {size} bytes; is this a listener with TLS? (see --command-config)")
+                raise DecodeError(f"a response of {size} bytes")
             frame = self._receive(size)
             (correlation_id,) = struct.unpack_from(">i", frame)
             if correlation_id != self._correlation_id:
@@ -142,7 +180,8 @@ class WireClient:
             body = 4 + response_is_flexible(request.api_key, is_flexible)
             return codec.decode(response_type, version, frame, body)
         except (OSError, DecodeError) as error:
-            raise self._failure(error) from error
+            is_first = self._correlation_id == 1
+            raise explain_failed_request(str(self.address), error, is_first=is_first, has_tls=self._has_tls) from error
 
     def _receive(self, count: int) -> bytes:
         data = bytearray()
@@ -152,13 +191,6 @@ class WireClient:
                 raise ConnectionError("the broker closed the connection")
             data += received
         return bytes(data)
-
-    def _failure(self, error: Exception) -> NoResponseError:
-        why = (isinstance(error, OSError) and error.strerror) or str(error)
-        if isinstance(error, ssl.SSLError):
-            reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error.reason or ""
-            why = f"the TLS handshake failed: {reason.lower().replace('_', ' ')}"
-        return NoResponseError(f"{self._address} does not answer: {why}")
 
 
 def _run(coroutine: Awaitable[object]) -> None:

@@ -1,4 +1,4 @@
-"""A client's security: the file of `--command-config`, with client properties as Kafka's tools take them.
+"""TLS and SASL of a client: its properties as Kafka's tools take them, from `--command-config` or a profile.
 
     security.protocol=SASL_SSL
     ssl.truststore.type=PEM
@@ -6,28 +6,21 @@
     sasl.mechanism=SCRAM-SHA-512
     sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required username="u" password="p";
 
-Other properties in the file are ignored, as Kafka's tools ignore those of other clients.
+Other properties are ignored, as Kafka's tools ignore those of other clients.
 """
 
 import ssl
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from odradek.properties import PropertyError, string
-from odradek.server.cluster_tools.client_login import ClientLogin, make_client_login
 from odradek.server.config.listeners import SECURITY_PROTOCOLS
 from odradek.server.config.oauth_tokens import OAuthTokenProperties
-from odradek.server.config.properties_file import read_properties
 from odradek.server.config.sasl import LOGIN_MODULES, SASL_PROTOCOLS, SaslProperties
 from odradek.server.config.security import SecurityProperties
 from odradek.server.security.sasl.settings import JAAS, MechanismSettings, find_login_module
 from odradek.server.security.tls.settings import TLS_PROTOCOLS, make_tls_settings
-
-
-class ClientSecurity(NamedTuple):
-    """TLS and SASL of a client's connections; None for those that its security protocol lacks."""
-
-    tls_context: ssl.SSLContext | None = None
-    sasl: ClientLogin | None = None
+from odradek.tools.kafka.client_login import ClientLogin, make_client_login
+from odradek.tools.kafka.wire_client import ClientSecurity
 
 
 class _ClientProperties(SecurityProperties, SaslProperties, OAuthTokenProperties):
@@ -37,10 +30,8 @@ class _ClientProperties(SecurityProperties, SaslProperties, OAuthTokenProperties
     sasl_mechanism = string("sasl.mechanism", "GSSAPI", doc="")
 
 
-def read_command_config(path: str) -> ClientSecurity:
-    """Return the security of a client with the properties in a file. Raises OSError, PropertyError."""
-    with open(path, "rb") as file:
-        values = read_properties(file.read())
+def make_client_security(values: Mapping[str, str]) -> ClientSecurity:
+    """Return the security of a client with these properties. Raises PropertyError."""
     known = _ClientProperties.declared()
     properties = _ClientProperties({name: value for name, value in values.items() if name in known})
     protocol = properties.security_protocol

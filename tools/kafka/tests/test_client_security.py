@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from odradek.properties import PropertyError
-from odradek.server.cluster_tools.client_login import ClientLogin
-from odradek.server.cluster_tools.command_config import read_command_config
+from odradek.server.config.properties_file import read_properties
 from odradek.server.config.sasl import LOGIN_MODULES
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.oauthbearer import retrievers
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import private_key, sign
 from odradek.server.tests.test_scram import run
+from odradek.tools.kafka.client_login import ClientLogin
+from odradek.tools.kafka.client_security import make_client_security
 
 JAAS = "sasl.jaas.config"
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
@@ -25,7 +26,7 @@ def read(directory: Path, mechanism: str, options: str | None = None, **values: 
     properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism, **login, **values}
     file = directory / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    security = read_command_config(str(file))
+    security = make_client_security(read_properties(file.read_bytes()))
     assert security.sasl is not None
     return security.sasl
 

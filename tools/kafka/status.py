@@ -13,8 +13,7 @@ from odradek.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from odradek.server.cluster_tools.command_config import ClientSecurity
-from odradek.server.cluster_tools.wire_client import Address, NoResponseError, WireClient
+from odradek.tools.kafka.wire_client import Address, WireClient
 
 MIN_ISR: Final = "min.insync.replicas"
 MOST_ROWS: Final = 50
@@ -157,19 +156,8 @@ class ClusterStatus(NamedTuple):
             yield f"and {len(unhealthy) - MOST_ROWS} more; --json lists all"
 
 
-def fetch_status(addresses: Sequence[Address], security: ClientSecurity | None = None) -> ClusterStatus:
-    """Read the status from the first broker that answers. Raises NoResponseError, with one line for all brokers."""
-    failures = []
-    for address in addresses:
-        try:
-            with WireClient(address, security=security or ClientSecurity()) as client:
-                return _fetch(client)
-        except NoResponseError as error:
-            failures.append(str(error))
-    raise NoResponseError("; ".join(failures))
-
-
-def _fetch(client: WireClient) -> ClusterStatus:
+def fetch_status(client: WireClient) -> ClusterStatus:
+    """Read the status from one broker. Raises NoResponseError."""
     metadata = client.send(MetadataRequest(topics=None, allow_auto_topic_creation=False), MetadataResponse)
     names = [topic.name for topic in metadata.topics if topic.name is not None and topic.partitions]
     min_isrs = _fetch_min_isrs(client, names)

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from odradek.server.cluster_tools.local_directory import replication_properties
-from odradek.server.cluster_tools.status import MOST_ROWS, BrokerRow, ClusterStatus, PartitionRow, fetch_status
-from odradek.server.cluster_tools.wire_client import Address, NoResponseError, parse_addresses
+from odradek.tools.kafka.connection_errors import API, StepError
+from odradek.tools.kafka.status import MOST_ROWS, BrokerRow, ClusterStatus, PartitionRow
+from odradek.tools.kafka.wire_client import Address, WireClient, parse_addresses
 
 BROKERS = [BrokerRow(1, "one", 9092, "a"), BrokerRow(2, "::1", 9093, None)]
 
@@ -73,7 +74,7 @@ def test_addresses():
     ("response", "why"),
     [
         (b"", "the broker closed the connection"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes; is this a listener with TLS? (see --comm"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352518912 bytes"),
         (b"\0\0\0\4\0\0\0\7", "correlation id 7 instead of 1"),
         (b"\0\0\0\5\0\0\0\1\0", "ApiVersionsResponse v0: "),
     ],
@@ -90,10 +91,12 @@ def test_a_server_of_another_kind(response, why):
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(NoResponseError) as failed:
-            fetch_status([address])
+        with pytest.raises(StepError) as failed:
+            WireClient(address)
         thread.join()
-    assert str(failed.value).startswith(f"{address} does not answer: {why}")
+    error = failed.value
+    assert (error.step, error.address) == (API, str(address)) and error.reason.startswith(why)
+    assert "security.protocol" in error.hint and str(error).endswith(f"({error.hint})")
 
 
 @pytest.mark.parametrize(("size", "factor", "min_isr"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (5, "3", "2")])

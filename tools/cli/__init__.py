@@ -1,0 +1,12 @@
+"""The command line `odradek`, of typer commands.
+
+- `main`: the entry, errors and exit codes
+- `registry`: the list of commands and their modules, which are imported only for their commands
+- `groups`: declaration of the commands of a group, with the options that all of them have
+- `session`: what a command runs with: its cluster, its output, confirmation
+- `output`: tables for people, JSON for programs
+- `completions`: names that the shell completes
+- `config_changes`: a change of configurations, with a preview
+- `topics`: `odradek topic`
+- `clusters`: `odradek cluster`
+"""

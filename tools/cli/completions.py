@@ -1,0 +1,33 @@
+"""Values that the shell completes: names of topics and others, from the cluster that the command line selects."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def complete_topics(ctx: Any, incomplete: str) -> list[str]:
+    """Return the topics whose names begin with a text."""
+    return _complete(ctx, incomplete, _list_topics)
+
+
+def _list_topics(cluster: Any) -> list[str]:
+    return [topic.name or "" for topic in cluster.fetch_topics()]
+
+
+def _complete(ctx: Any, incomplete: str, find_names: Callable[[Any], list[str]]) -> list[str]:
+    # Imported here because a command line that is not completed does not need them.
+    import os
+
+    from odradek.tools.kafka.cluster import Cluster, RequestError
+    from odradek.tools.kafka.connection_errors import NoResponseError
+    from odradek.tools.kafka.profile import ProfileError, find_connection
+
+    given = ctx.params
+    try:
+        connection = find_connection(
+            given.get("bootstrap_server"), given.get("command_config"), given.get("profile"), os.environ
+        )
+        with Cluster(connection) as cluster:
+            return sorted(name for name in find_names(cluster) if name.startswith(incomplete))
+    except (ProfileError, NoResponseError, RequestError):
+        # Nothing is completed; the command itself reports the error.
+        return []

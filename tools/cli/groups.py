@@ -1,0 +1,146 @@
+"""Declaration of the commands of a group.
+
+    commands = Commands("topic", "Topics.")
+
+    @commands.command("delete", is_destructive=True)
+    def delete(session: Session, names: Annotated[list[str], typer.Argument(metavar="TOPIC")]) -> None:
+        \"""Delete topics and their records.\"""
+
+The decorator adds the options that all commands have: the connection, `--json`, for changes `--dry-run`, and for
+destructive ones `--yes`. The function gets a Session in place of them. It returns None or an exit code.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from odradek.tools.cli.output import Output
+from odradek.tools.cli.session import Session
+from odradek.tools.kafka.similar_names import suggest
+
+_CONNECTION: Final = {
+    "bootstrap_server": Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap-server", "-b", metavar="host:port,...", help="Addresses of brokers (127.0.0.1:9092)."
+        ),
+    ],
+    "command_config": Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Client properties such as security.protocol, as for Kafka's tools."),
+    ],
+    "profile": Annotated[str | None, typer.Option(metavar="NAME", help="Table of the profile file; see docs/cli.md.")],
+}
+_JSON: Final = {"json": Annotated[bool, typer.Option("--json", help="Write JSON.")]}
+_DRY_RUN: Final = {
+    "dry_run": Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
+}
+_YES: Final = {"yes": Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "bootstrap_server": None,
+    "command_config": None,
+    "profile": None,
+    "json": False,
+    "dry_run": False,
+    "yes": False,
+}
+
+CommandFunction = Callable[..., int | None]
+
+
+class Group(TyperGroup):
+    """A group of commands, which reports the nearest names of an unknown one."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command that the arguments name. Raises a usage error."""
+        command = self.get_command(ctx, args[0])
+        if command is None and not ctx.resilient_parsing and not args[0].startswith("-"):
+            ctx.fail(f"there is no command {args[0]}{suggest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+class Commands:
+    """The commands of a group."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self.name = name
+        self.app = typer.Typer(
+            name=name,
+            help=description,
+            cls=Group,
+            no_args_is_help=True,
+            add_completion=False,
+            rich_markup_mode=None,
+            pretty_exceptions_enable=False,
+            context_settings={"help_option_names": ["--help", "-h"]},
+        )
+
+    def command(
+        self, name: str, *, is_change: bool = False, is_destructive: bool = False
+    ) -> Callable[[CommandFunction], CommandFunction]:
+        """Declare a command, which uses a cluster. Changes have `--dry-run`, destructive ones `--yes` as well."""
+        options = {**_CONNECTION, **_JSON}
+        if is_change or is_destructive:
+            options |= _DRY_RUN
+        if is_destructive:
+            options |= _YES
+
+        def declare(function: CommandFunction) -> CommandFunction:
+            self.app.command(name)(_with_session(function, options))
+            return function
+
+        return declare
+
+    def plain_command(self, name: str) -> Callable[[CommandFunction], CommandFunction]:
+        """Declare a command that uses no cluster; its function gets its own options only."""
+
+        def declare(function: CommandFunction) -> CommandFunction:
+            self.app.command(name)(function)
+            return function
+
+        return declare
+
+
+def _with_session(function: CommandFunction, options: Mapping[str, Any]) -> CommandFunction:
+    """Return a function with the parameters of `function` and those options, without the session."""
+
+    def run(**values: Any) -> int | None:
+        common = {**_DEFAULTS, **{name: values.pop(name) for name in options}}
+        with ExitStack() as stack:
+            session = Session(
+                Output(is_json=common["json"]),
+                stack,
+                bootstrap_server=common["bootstrap_server"],
+                command_config=common["command_config"],
+                profile=common["profile"],
+                is_dry_run=common["dry_run"],
+                is_confirmed=common["yes"],
+            )
+            return function(session, **values)
+
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=_DEFAULTS[name])
+        for name, annotation in options.items()
+    ]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own] + added
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {}
+    run.__name__ = function.__name__
+    run.__doc__ = function.__doc__
+    return run
+
+
+def split_pairs(values: Sequence[str], option: str) -> dict[str, str]:
+    """Return the values of an option that has the form `name=value` and may be repeated. Raises a usage error."""
+    pairs = {}
+    for each in values:
+        name, equals, value = each.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{each} is not name=value", param_hint=option)
+        pairs[name.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,30 @@
+"""The list of commands. To add one, add a line to COMMANDS; its module needs an attribute `commands: Commands`."""
+
+from typing import Final, NamedTuple
+
+
+class CommandModule(NamedTuple):
+    """A command, or a group of commands.
+
+    name: the first word after `odradek`
+    module: imported only for this command
+    help: one line of `odradek --help`
+    is_program: the module has a function `main(arguments)` that parses the whole command line itself
+    """
+
+    name: str
+    module: str
+    help: str
+    is_program: bool = False
+
+
+COMMANDS: Final = (
+    CommandModule("start", "odradek.server.cli", "Start a broker.", is_program=True),
+    CommandModule("topic", "odradek.tools.cli.topics", "List, describe, create, alter and delete topics."),
+    CommandModule("config", "odradek.server.cli", "Show the properties of brokers and topics.", is_program=True),
+    CommandModule("cluster", "odradek.tools.cli.clusters", "Show the state of a cluster; run one on this machine."),
+    CommandModule("user", "odradek.server.cli", "Add, list and remove users.", is_program=True),
+    CommandModule("acl", "odradek.server.cli", "Add, list, remove and test ACLs.", is_program=True),
+    CommandModule("tls", "odradek.server.cli", "Make certificates for tests.", is_program=True),
+    CommandModule("pipeline", "odradek.server.cli", "Check, run and manage a pipeline on Spark.", is_program=True),
+)

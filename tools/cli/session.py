@@ -1,0 +1,114 @@
+"""The environment of one command: its cluster, its output, and confirmation by the user."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from typing import NamedTuple
+
+from odradek.tools.cli.output import JsonValue, Output
+from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
+from odradek.tools.kafka.profile import Connection, find_connection
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NO_RESPONSE = 3
+
+
+class CommandError(Exception):
+    """A command failed. Each argument is one line.
+
+    exit_code: that of the process
+    """
+
+    def __init__(self, *lines: str, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(*lines)
+        self.exit_code = exit_code
+
+
+class Outcome(NamedTuple):
+    """The result of a change of one resource: an error, or none."""
+
+    name: str
+    error: RequestError | None = None
+
+
+def make_outcome(name: str, code: int, message: str | None = None) -> Outcome:
+    """Return the result of a resource in a response."""
+    if not code:
+        return Outcome(name)
+    text = " ".join((message or "").split())
+    return Outcome(name, RequestError(name_error(code), f"{name_error(code)}{': ' if text else ''}{text}"))
+
+
+class Session:
+    """What a command runs with."""
+
+    def __init__(
+        self,
+        output: Output,
+        stack: ExitStack,
+        *,
+        bootstrap_server: str | None = None,
+        command_config: str | None = None,
+        profile: str | None = None,
+        is_dry_run: bool = False,
+        is_confirmed: bool = False,
+    ) -> None:
+        self.output = output
+        self.is_dry_run = is_dry_run
+        self._stack = stack
+        self._options = (bootstrap_server, command_config, profile)
+        self._is_confirmed = is_confirmed
+
+    @cached_property
+    def connection(self) -> Connection:
+        """The connection that the options, the environment and the profile file select. Raises ProfileError."""
+        return find_connection(*self._options, os.environ)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster, closed after the command. Raises ProfileError."""
+        return self._stack.enter_context(Cluster(self.connection))
+
+    def confirm(self, question: str) -> None:
+        """Ask whether to proceed, unless `--yes` or `--dry-run` was given. Raises CommandError if not."""
+        if self._is_confirmed or self.is_dry_run:
+            return
+        if not sys.stdin.isatty():
+            raise CommandError(f"{question} Repeat the command with --yes", exit_code=EXIT_USAGE)
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise CommandError("nothing was changed")
+
+    def finish(
+        self, kind: str, verb: str, outcomes: Sequence[Outcome], details: Mapping[str, str] | None = None
+    ) -> int:
+        """Report the results of a change of several resources; return the exit code.
+
+        `verb` is the past participle, such as `created`; `details` has a text after the name of some resources.
+        """
+        if self.output.is_json:
+            rows: list[JsonValue] = [
+                {
+                    kind: each.name,
+                    "error": None if each.error is None else {"code": each.error.code, "message": str(each.error)},
+                }
+                for each in outcomes
+            ]
+            self.output.write_json({"action": verb, "dry_run": self.is_dry_run, "results": rows})
+        action = f"would be {verb}" if self.is_dry_run else verb
+        for each in outcomes:
+            if each.error is not None:
+                write_error(f"{kind} {each.name}: {each.error}")
+            elif not self.output.is_json:
+                detail = (details or {}).get(each.name, "")
+                self.output.write_line(f"{kind} {each.name} {action}{f' {detail}' if detail else ''}")
+        return EXIT_FAILED if any(each.error for each in outcomes) else 0
+
+
+def write_error(message: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"odradek: {' '.join(message.split())}\n")

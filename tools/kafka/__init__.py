@@ -1,0 +1,13 @@
+"""Connections of the user tools to clusters.
+
+- `client_login`: the login of a command at a broker
+- `client_security`: TLS and SASL of a client, from its properties as Kafka's tools take them
+- `wire_client`: a blocking client for one broker
+- `connection_errors`: the failed step of a connection, and what to try
+- `profile`: the connection that options, environment and profile file select
+- `confluent_settings`: client properties in the names of librdkafka
+- `cluster`: requests to a broker, the controller, leaders and coordinators
+- `similar_names`: the nearest names of a misspelt one
+- `configs`: configurations of resources, read from a cluster
+- `status`: the state of a cluster as its clients see it
+"""
