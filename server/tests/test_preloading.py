@@ -16,6 +16,7 @@ ROOT = Path(odradek.__file__).resolve().parent.parent
 AT_START = {
     "server/cli.py",
     "server/broker.py",
+    "server/event_log/setup.py",
     "server/environment.py",
     "server/listeners.py",
     "server/store_location.py",
