@@ -1,4 +1,4 @@
-"""The command line: `odradek start`, `config`, `user`, `acl`, `tls`, `pipeline`, and `odradek --version`.
+"""The command line: `odradek start`, `user`, `acl`, `tls`, `pipeline`, and `odradek --version`.
 
 Exit codes: 0 after a clean stop, 2 for an invalid command line or configuration, with one line on standard error for
 each error; otherwise the broker's. `pipeline` is another program, which replaces this one.
@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import NoReturn
 
 from odradek import __version__
-from odradek.properties import UnknownPropertyError
 from odradek.server.event_log.setup import LEVELS, configure_logging
 
 logger = logging.getLogger(__name__)
@@ -66,12 +65,6 @@ def _make_parser(command: str) -> argparse.ArgumentParser:
     )
     start.add_argument("--log-level", choices=LEVELS, default="info", help="lowest level logged (info)")
 
-    config = commands.add_parser(
-        "config", help="show the properties", description="Show the properties of brokers and topics, with defaults."
-    )
-    config.add_argument("name", nargs="?", metavar="NAME", help="show one property in full")
-    config.add_argument("--markdown", action="store_true", help="print docs/configuration.md")
-
     for name, (module_name, summary, description) in _COMMAND_MODULES.items():
         subparser = commands.add_parser(name, help=summary, description=description)
         if name == command:
@@ -98,9 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run_command(options)
     if options.command == "tls":
         return _make_test_certificates(options.directory)
-    if options.command == "start":
-        return _start(options.file, options.override, options.log_level)
-    return _show_config(options.name, options.markdown)
+    return _start(options.file, options.override, options.log_level)
 
 
 def _exec_pipeline(arguments: list[str]) -> NoReturn:
@@ -169,17 +160,6 @@ def _start(path: str | None, overrides: list[str], log_level: str) -> int:
 
     descriptors.raise_limit()
     return run(config, STARTED_S)
-
-
-def _show_config(name: str | None, as_markdown: bool) -> int:
-    from odradek.server.config import reference
-
-    if name is None:
-        return _print(reference.format_markdown() if as_markdown else reference.format_table())
-    try:
-        return _print(reference.describe_property(name))
-    except UnknownPropertyError as error:
-        _fail(str(error))
 
 
 def _print(text: str) -> int:

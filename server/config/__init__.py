@@ -20,7 +20,7 @@
 - `kafka_opts`: credentials for ZooKeeper in the environment variable KAFKA_OPTS
 - `accepted`: properties that are accepted without effect
 - `reasons`: reasons why properties have no effect
-- `reference`: `odradek config` and docs/configuration.md
+- `reference`: `odradek config properties` and docs/configuration.md
 """
 
 from odradek.server.config.broker import THEMES, BrokerConfig

@@ -1,4 +1,4 @@
-"""Descriptions of the declared properties, for `odradek config` and docs/configuration.md."""
+"""Descriptions of the declared properties, for `odradek config properties` and docs/configuration.md."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -85,14 +85,14 @@ def format_markdown() -> str:
         "All properties of a broker and of a topic. A configuration file is a .properties file like Kafka's:",
         "",
         "    odradek start server.properties --override num.partitions=3",
-        "    odradek config retention.ms                  # describes a property",
+        "    odradek config properties retention.ms       # describes a property",
         "",
         "Names, types, defaults and update modes are those of Apache Kafka 4.3; those of ZooKeeper mode are from 3.9.",
         "`read-only` properties take effect at start; `per-broker` and `cluster-wide` properties can also be changed",
         "at run time, with kafka-configs.sh. Properties marked *no effect* are accepted, so that a configuration file",
         "of Kafka can be used unchanged. Descriptions state which properties Apache Kafka does not have.",
         "",
-        "`odradek config --markdown` generates this page from the declarations; do not edit it.",
+        "`odradek config properties --markdown` generates this page from the declarations; do not edit it.",
     ]
     for theme in THEMES:
         lines += _format_section((theme.__doc__ or "").rstrip("."), theme.declared().values(), is_topic=False)

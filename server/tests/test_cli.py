@@ -11,7 +11,6 @@ import pytest
 import odradek
 from odradek.properties import INT32_MAX
 from odradek.server import cli
-from odradek.server.config import reference
 from odradek.server.event_log.setup import configure_logging
 
 DOCS = Path(odradek.__file__).parent.parent / "docs"
@@ -62,7 +61,6 @@ def fail(capsys, *arguments):
         (["start", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
         (["begin"], "argument COMMAND: invalid choice: 'begin'"),
         ([], "the following arguments are required: COMMAND"),
-        (["config", "retention.mss"], "Unknown configuration retention.mss, did you mean retention.ms?"),
     ],
 )
 def test_an_error_is_reported_in_one_line(capsys, arguments, message):
@@ -142,23 +140,6 @@ def test_the_pipeline_command_runs_the_program_of_pipelines():
     done = run("pipeline", "validate", "/no/such/file")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "odradek pipeline: cannot read /no/such/file: No such file or directory\n"
-
-
-def test_config_shows_every_property(capsys):
-    assert cli.main(["config"]) == 0
-    out = capsys.readouterr().out
-    assert "num.partitions " in out and "cleanup.policy " in out and "internal.segment.bytes" not in out
-
-
-def test_config_shows_one_property_in_full(capsys):
-    assert cli.main(["config", "compression.type"]) == 0
-    out = capsys.readouterr().out
-    assert "scope: broker" in out and "scope: topic" in out and "one of: uncompressed, zstd" in out
-
-
-def test_the_configuration_page_agrees_with_the_declarations():
-    page = (DOCS / "configuration.md").read_text("utf-8")
-    assert page == reference.format_markdown(), "run: odradek config --markdown > docs/configuration.md"
 
 
 def test_the_sample_configuration_is_accepted_without_warning():

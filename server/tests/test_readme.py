@@ -90,7 +90,7 @@ def test_the_pytest_plugin(tmp_path):
 
 def test_the_commands(tmp_path):
     commands = re.findall(r"^    odradek (.*?)(?:  +#.*)?$", README, re.MULTILINE)
-    assert commands == ["start [server.properties] [--override name=value ...]", "config", "--version"]
+    assert commands == ["start [server.properties] [--override name=value ...]", "config properties", "--version"]
     for command in commands[1:]:
         done = run("-m", "odradek", *command.split())
         assert done.returncode == 0 and done.stdout and not done.stderr

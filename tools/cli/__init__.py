@@ -8,5 +8,6 @@
 - `completions`: names that the shell completes
 - `config_changes`: a change of configurations, with a preview
 - `topics`: `odradek topic`
+- `configs`: `odradek config`
 - `clusters`: `odradek cluster`
 """

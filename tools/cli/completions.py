@@ -9,6 +9,18 @@ def complete_topics(ctx: Any, incomplete: str) -> list[str]:
     return _complete(ctx, incomplete, _list_topics)
 
 
+def complete_config_names(ctx: Any, incomplete: str) -> list[str]:
+    """Return the resources of the type on the command line whose names begin with a text."""
+    kind = ctx.params.get("kind")
+
+    def find_names(cluster: Any) -> list[str]:
+        if kind == "topic":
+            return _list_topics(cluster)
+        return [*map(str, cluster.node_ids()), "default"] if kind in ("broker", "broker-logger") else []
+
+    return _complete(ctx, incomplete, find_names)
+
+
 def _list_topics(cluster: Any) -> list[str]:
     return [topic.name or "" for topic in cluster.fetch_topics()]
 

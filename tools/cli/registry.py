@@ -21,7 +21,7 @@ class CommandModule(NamedTuple):
 COMMANDS: Final = (
     CommandModule("start", "odradek.server.cli", "Start a broker.", is_program=True),
     CommandModule("topic", "odradek.tools.cli.topics", "List, describe, create, alter and delete topics."),
-    CommandModule("config", "odradek.server.cli", "Show the properties of brokers and topics.", is_program=True),
+    CommandModule("config", "odradek.tools.cli.configs", "List, describe and alter configurations; show properties."),
     CommandModule("cluster", "odradek.tools.cli.clusters", "Show the state of a cluster; run one on this machine."),
     CommandModule("user", "odradek.server.cli", "Add, list and remove users.", is_program=True),
     CommandModule("acl", "odradek.server.cli", "Add, list, remove and test ACLs.", is_program=True),
