@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import odradek
 from odradek.broker_log import BrokerLog
 from odradek.properties import PropertyError
 from odradek.replication.controller.admin.broker_loggers import KAFKA_LOGGERS
@@ -20,7 +21,7 @@ from odradek.server.event_log.json_lines import RESERVED_FIELDS, TEXT_FIELDS, is
 from odradek.server.event_log.setup import configure_logging
 from odradek.testing import OdradekBroker
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(odradek.__file__).resolve().parent.parent
 LINE = re.compile(r'\{"time": "\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "level": "[A-Z]+", "logger": "[\w.]+", .*\}')
 
 
