@@ -5,6 +5,7 @@ import re
 import pytest
 
 from compat_tests.apache_kafka import tools
+from compat_tests.tools.eventually import eventually
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 
@@ -21,30 +22,35 @@ def describe(odradek, kind, name, *options):
     return {row["name"]: row for row in document["configs"]}
 
 
+def values(odradek, kind, name, *options):
+    return {name: row["value"] for name, row in describe(odradek, kind, name, *options).items()}
+
+
+def await_values(odradek, kind, name, expected):
+    """Wait until the values that were set for a resource are these."""
+
+    def check():
+        assert values(odradek, kind, name) == expected
+
+    eventually(check)
+
+
 def test_configurations_of_a_topic(odradek, tool, topic):
-    done = odradek(
-        "config", "alter", "topic", topic, "--set", "cleanup.policy=compact,delete", "--set", "retention.ms=777"
-    )
+    change = ["config", "alter", "topic", topic]
+    done = odradek(*change, "--set", "cleanup.policy=compact,delete", "--set", "retention.ms=777")
     assert re.search(rf"^{topic} +retention.ms +604800000 +777$", done.out, re.MULTILINE)
     assert done.out.endswith(f"topic {topic} altered\n")
-    changed = describe(odradek, "topic", topic)
-    assert {name: row["value"] for name, row in changed.items()} == {
-        "cleanup.policy": "compact,delete",
-        "retention.ms": "777",
-    }
-    assert (changed["cleanup.policy"]["source"], changed["cleanup.policy"]["default"]) == ("topic", "delete")
-    everything = describe(odradek, "topic", topic, "--all")
-    assert {name: row["value"] or "" for name, row in everything.items()} == describe_by_tool(
-        tool, "topics", topic, "--all"
-    )
+    await_values(odradek, "topic", topic, {"cleanup.policy": "compact,delete", "retention.ms": "777"})
+    changed = describe(odradek, "topic", topic)["cleanup.policy"]
+    assert (changed["source"], changed["default"]) == ("topic", "delete")
+    everything = {name: value or "" for name, value in values(odradek, "topic", topic, "--all").items()}
+    assert everything == describe_by_tool(tool, "topics", topic, "--all")
 
-    odradek("config", "alter", "topic", topic, "--subtract", "cleanup.policy=delete", "--delete", "retention.ms")
-    assert {name: row["value"] for name, row in describe(odradek, "topic", topic).items()} == {
-        "cleanup.policy": "compact"
-    }
-    done = odradek("config", "alter", "topic", topic, "--append", "cleanup.policy=delete", "--dry-run")
+    odradek(*change, "--subtract", "cleanup.policy=delete", "--delete", "retention.ms")
+    await_values(odradek, "topic", topic, {"cleanup.policy": "compact"})
+    done = odradek(*change, "--append", "cleanup.policy=delete", "--dry-run")
     assert re.search(r"cleanup.policy +compact +compact,delete$", done.out, re.MULTILINE)
-    assert describe(odradek, "topic", topic)["cleanup.policy"]["value"] == "compact"
+    assert values(odradek, "topic", topic) == {"cleanup.policy": "compact"}
 
 
 def test_configurations_of_brokers(odradek, tool):
@@ -52,26 +58,37 @@ def test_configurations_of_brokers(odradek, tool):
     everything = describe(odradek, "broker", node, "--all")
     by_tool = describe_by_tool(tool, "brokers", node, "--all")
     assert set(everything) == set(by_tool)
-    assert everything["offsets.topic.num.partitions"]["source"] == "server.properties"
-    assert everything["offsets.topic.num.partitions"]["read_only"] is True
-    assert everything["offsets.topic.num.partitions"]["default"] == "50"
+    static = everything["offsets.topic.num.partitions"]
+    assert (static["source"], static["read_only"], static["default"]) == ("server.properties", True, "50")
 
-    for name, key in ((node, "broker"), ("default", "all brokers")):
-        odradek("config", "alter", "broker", name, "--set", "log.cleaner.threads=2")
-        assert describe(odradek, "broker", name)["log.cleaner.threads"]["value"] == "2"
+
+@pytest.mark.parametrize("is_default", [True, False])
+def test_a_dynamic_configuration_of_brokers(odradek, tool, is_default):
+    node = str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])
+    name, source = ("default", "all brokers") if is_default else (node, "broker")
+    odradek("config", "alter", "broker", name, "--set", "log.cleaner.threads=2")
+
+    def check_set():
+        assert values(odradek, "broker", name)["log.cleaner.threads"] == "2"
         assert describe_by_tool(tool, "brokers", name)["log.cleaner.threads"] == "2"
-        assert describe(odradek, "broker", node)["log.cleaner.threads"]["source"] == key
-        odradek("config", "alter", "broker", name, "--delete", "log.cleaner.threads")
-    assert "log.cleaner.threads" not in describe(odradek, "broker", node)
+        assert describe(odradek, "broker", node)["log.cleaner.threads"]["source"] == source
+
+    eventually(check_set)
+    odradek("config", "alter", "broker", name, "--delete", "log.cleaner.threads")
+
+    def check_deleted():
+        assert "log.cleaner.threads" not in describe(odradek, "broker", node)
+
+    eventually(check_deleted)
 
 
 def test_levels_of_loggers(odradek, tool):
     node = str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])
-    loggers = describe(odradek, "broker-logger", node, "--all")
+    loggers = values(odradek, "broker-logger", node, "--all")
     assert set(loggers) <= set(describe_by_tool(tool, "broker-loggers", node))
     name = sorted(loggers)[-1]
     odradek("config", "alter", "broker-logger", node, "--set", f"{name}=WARN")
-    assert describe(odradek, "broker-logger", node, "--all")[name]["value"] == "WARN"
+    assert values(odradek, "broker-logger", node, "--all")[name] == "WARN"
     odradek("config", "alter", "broker-logger", node, "--delete", name)
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from compat_tests.apache_kafka import tools
+from compat_tests.clients.common import wait_until
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 
@@ -18,6 +19,7 @@ def describe_by_tool(tool, name):
     fields = [
         re.search(r"Partition: (\d+)\s+Leader: (\d+)\s+Replicas: (\S+)\s+Isr: (\S+)", row).groups() for row in rows
     ]
+    assert found
     configs = dict(pair.split("=") for pair in found[5].split(",") if pair)
     return found[2], int(found[3]), int(found[4]), configs, [tuple(row) for row in fields]
 
@@ -26,6 +28,10 @@ def test_a_topic_is_created_described_altered_and_deleted(odradek, tool, unique)
     created = odradek("topic", "create", unique, "--partitions", "3", "--config", "retention.ms=123456")
     assert created.out == f"topic {unique} created with 3 partitions, 1 replica\n"
     odradek("topic", "alter", unique, "--partitions", "5", "--config", "max.message.bytes=77777")
+    # A broker of a KRaft cluster applies a change a little later.
+    wait_until(
+        lambda: describe_by_tool(tool, unique)[1] == 5 and "max.message.bytes" in str(describe_by_tool(tool, unique))
+    )
 
     [shown] = odradek("topic", "describe", unique, "--json").json
     topic_id, count, factor, configs, rows = describe_by_tool(tool, unique)
@@ -53,7 +59,7 @@ def test_a_topic_is_created_described_altered_and_deleted(odradek, tool, unique)
     assert odradek("topic", "delete", unique, "--dry-run").out == f"topic {unique} would be deleted\n"
     assert unique in tool(tools.TOPICS, "--list").lines
     assert odradek("topic", "delete", unique, "--yes").out == f"topic {unique} deleted\n"
-    assert unique not in tool(tools.TOPICS, "--list").lines
+    wait_until(lambda: unique not in tool(tools.TOPICS, "--list").lines)
 
 
 def test_the_list_is_that_of_kafka_topics(odradek, tool, unique, admin):
