@@ -12,6 +12,7 @@ from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from odradek.server.tests.wire import Wire, until
 from odradek.testing_cluster import OdradekCluster
+from odradek.tools.cli.main import main
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -135,6 +136,41 @@ def test_partitions_move_to_other_brokers_under_load(cluster, unique, tmp_path):
             until(lambda: directories(cluster, unique) == set(target))  # noqa: B023
     assert load.errors == []
     assert consume(cluster, unique, len(load.sent)) == load.sent
+
+
+def odradek(cluster: OdradekCluster, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the output of `odradek partition reassign`."""
+    capsys.readouterr()
+    code = main(["partition", "reassign", *arguments, "--bootstrap-server", cluster.bootstrap_servers])
+    out, err = capsys.readouterr()
+    assert code == 0, err
+    return out
+
+
+def test_a_plan_of_odradek_is_applied_throttled_and_cancelled(cluster, unique, tmp_path, capsys):
+    create(cluster, unique, (1, 2), (1, 2))
+    with Wire(cluster.brokers[1].port) as wire:
+        for _ in range(30):
+            assert wire.produce(unique, b"x" * 100_000).error_code == 0
+    planned = json.loads(odradek(cluster, capsys, "plan", unique, "--brokers", "3,4"))
+    assert [sorted(one["replicas"]) for one in planned["partitions"]] == [[3, 4], [3, 4]]
+    assert {one["replicas"][0] for one in planned["partitions"]} == {3, 4}
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(planned))
+    odradek(cluster, capsys, "apply", str(file), "--throttle", "1000", "--yes")
+    # Partition 1 is empty, so that it may have moved already.
+    ongoing = [row for row in json.loads(odradek(cluster, capsys, "list", "--json")) if row["partition"] == 0]
+    assert [(row["topic"], sorted(row["adding"]), sorted(row["removing"])) for row in ongoing] == [
+        (unique, [3, 4], [1, 2]),
+    ]
+    odradek(cluster, capsys, "cancel", str(file), "--yes")
+    assert json.loads(odradek(cluster, capsys, "list", "--json")) == []
+    until(lambda: partitions(cluster, unique)[0] == ([1, 2], 1, [1, 2]))
+
+    odradek(cluster, capsys, "unthrottle", unique)
+    odradek(cluster, capsys, "apply", str(file), "--yes")
+    wanted = [one["replicas"] for one in planned["partitions"]]
+    until(lambda: [row[0] for row in partitions(cluster, unique)] == wanted, 60)
 
 
 def test_a_reassignment_is_throttled_listed_and_cancelled(cluster, unique, tmp_path):

@@ -8,6 +8,9 @@
 - `completions`: names that the shell completes
 - `config_changes`: a change of configurations, with a preview
 - `topics`: `odradek topic`
+- `json_files`: JSON files of Kafka's tools
+- `partitions`: `odradek partition`
+- `reassignments`: `odradek partition reassign`
 - `configs`: `odradek config`
 - `clusters`: `odradek cluster`
 """

@@ -1,6 +1,6 @@
 """A change of configurations with a preview, used by `odradek config alter`, `topic alter` and others."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from odradek.protocol.messages.incremental_alter_configs import (
@@ -10,7 +10,8 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from odradek.tools.cli.output import Table
-from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
+from odradek.tools.cli.session import CommandError, Session, make_outcome
+from odradek.tools.kafka.cluster import Cluster, check
 from odradek.tools.kafka.configs import RESOURCE_TYPES, ConfigValue, Resource, fetch_configs, is_for_one_broker
 from odradek.tools.kafka.similar_names import suggest
 
@@ -19,6 +20,9 @@ _DELETE: Final = 1
 _APPEND: Final = 2
 _SUBTRACT: Final = 3
 _PREVIEW_KEYS: Final = ("resource", "name", "before", "after")
+Operation = tuple[str, int, str | None]
+"""Name, code of the operation, and value."""
+
 _DEFAULT: Final = "(default)"
 _HIDDEN: Final = "[hidden]"
 
@@ -36,7 +40,7 @@ def alter_configs(
 
     With `--dry-run` the cluster only validates the change, and the values before and after it are shown.
     """
-    operations = [
+    operations: list[Operation] = [
         *((name, _SET, value) for name, value in changed.items()),
         *((name, _DELETE, None) for name in deleted),
         *((name, _APPEND, value) for name, value in (appended or {}).items()),
@@ -47,34 +51,43 @@ def alter_configs(
     rows = [row for resource in resources for row in _preview(resource, before[resource], operations)]
     outcomes = []
     for group in _group(resources):
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                IncrementalAlterConfigsRequestAlterConfigsResource(
-                    resource_type=RESOURCE_TYPES[kind],
-                    resource_name=name,
-                    configs=[
-                        IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=code, value=value)
-                        for key, code, value in operations
-                    ],
-                )
-                for _, name in group
-            ],
-            validate_only=session.is_dry_run,
-        )
-        client = session.cluster.broker(int(group[0][1])) if is_for_one_broker(group[0]) else None
-        response = (
-            session.cluster.ask_controller(request, IncrementalAlterConfigsResponse)
-            if client is None
-            else client.send(request, IncrementalAlterConfigsResponse)
-        )
-        outcomes += [_make_outcome(one.resource_name, one.error_code, one.error_message) for one in response.responses]
+        for name, code, message in _send(session.cluster, group, operations, is_dry_run=session.is_dry_run):
+            outcomes.append(make_outcome(name or "(all)", code, message))
     if not session.output.is_json and not all(outcome.error for outcome in outcomes):
         session.output.write_table(Table(_PREVIEW_KEYS, rows))
     return session.finish(kind, "altered", outcomes)
 
 
-def _make_outcome(name: str, code: int, message: str | None) -> Outcome:
-    return make_outcome(name or "(all)", code, message)
+def set_configs(cluster: Cluster, kind: str, name: str, values: Mapping[str, str]) -> None:
+    """Set configurations of a resource. Raises RequestError."""
+    for _, code, message in _send(cluster, [(kind, name)], [(key, _SET, value) for key, value in values.items()]):
+        check(code, message, f"{kind} {name}")
+
+
+def _send(
+    cluster: Cluster, resources: Sequence[Resource], operations: Sequence[Operation], *, is_dry_run: bool = False
+) -> Iterator[tuple[str, int, str | None]]:
+    """Send a change of resources; yield name, error code and message of each."""
+    request = IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=RESOURCE_TYPES[kind],
+                resource_name=name,
+                configs=[
+                    IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=code, value=value)
+                    for key, code, value in operations
+                ],
+            )
+            for kind, name in resources
+        ],
+        validate_only=is_dry_run,
+    )
+    if is_for_one_broker(resources[0]):
+        response = cluster.broker(int(resources[0][1])).send(request, IncrementalAlterConfigsResponse)
+    else:
+        response = cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+    for one in response.responses:
+        yield one.resource_name, one.error_code, one.error_message
 
 
 def _group(resources: Sequence[Resource]) -> list[list[Resource]]:
@@ -85,7 +98,7 @@ def _group(resources: Sequence[Resource]) -> list[list[Resource]]:
 
 
 def _preview(
-    resource: Resource, values: Sequence[ConfigValue], operations: Sequence[tuple[str, int, str | None]]
+    resource: Resource, values: Sequence[ConfigValue], operations: Sequence[Operation]
 ) -> list[tuple[str, str, str | None, str | None]]:
     """Return the rows of a preview. Raises CommandError for a name that the resource has not."""
     by_name = {value.name: value for value in values}

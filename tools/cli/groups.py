@@ -90,19 +90,28 @@ class Commands:
             options |= _YES
 
         def declare(function: CommandFunction) -> CommandFunction:
-            self.app.command(name)(_with_session(function, options))
+            self.app.command(name, short_help=_summary(function))(_with_session(function, options))
             return function
 
         return declare
+
+    def add_group(self, group: "Commands") -> None:
+        """Add the commands of another group below this one."""
+        self.app.add_typer(group.app, name=group.name)
 
     def plain_command(self, name: str) -> Callable[[CommandFunction], CommandFunction]:
         """Declare a command that uses no cluster; its function gets its own options only."""
 
         def declare(function: CommandFunction) -> CommandFunction:
-            self.app.command(name)(function)
+            self.app.command(name, short_help=_summary(function))(function)
             return function
 
         return declare
+
+
+def _summary(function: CommandFunction) -> str:
+    """Return the first line of the help, which typer would cut otherwise."""
+    return (function.__doc__ or "").partition("\n")[0]
 
 
 def _with_session(function: CommandFunction, options: Mapping[str, Any]) -> CommandFunction:

@@ -46,7 +46,7 @@ class _RootGroup(Group):
 
 
 def _make_stub(command: CommandModule) -> TyperCommand:
-    return TyperCommand(command.name, help=command.help, rich_markup_mode=None)
+    return TyperCommand(command.name, short_help=command.help, rich_markup_mode=None)
 
 
 def _load(command: CommandModule) -> Any:

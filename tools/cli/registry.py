@@ -21,6 +21,11 @@ class CommandModule(NamedTuple):
 COMMANDS: Final = (
     CommandModule("start", "odradek.server.cli", "Start a broker.", is_program=True),
     CommandModule("topic", "odradek.tools.cli.topics", "List, describe, create, alter and delete topics."),
+    CommandModule(
+        "partition",
+        "odradek.tools.cli.partitions",
+        "Partitions: offsets, leaders, reassignment, deletion of records.",
+    ),
     CommandModule("config", "odradek.tools.cli.configs", "List, describe and alter configurations; show properties."),
     CommandModule("cluster", "odradek.tools.cli.clusters", "Show the state of a cluster; run one on this machine."),
     CommandModule("user", "odradek.server.cli", "Add, list and remove users.", is_program=True),

@@ -60,7 +60,7 @@ def describe(session: Session, names: TopicNames) -> None:
             "replication_factor": _replication_factor(topic),
             "configs": configs,
         }
-        table = Table(_PARTITION_KEYS, [_partition_row(each) for each in topic.partitions], is_marked=_lacks_replicas)
+        table = Table(_PARTITION_KEYS, [_partition_row(each) for each in topic.partitions], is_marked=lacks_replicas)
         documents.append({**fields, "partitions": table.as_json()})
         parts += [fields, table]
     session.output.show_all(documents, *parts)
@@ -154,11 +154,12 @@ def alter(
     if changed or delete_config:
         exit_code = alter_configs(session, TOPIC, names, changed, delete_config or [])
     if partitions is not None and not exit_code:
-        exit_code = _add_partitions(session, names, partitions)
+        exit_code = add_partitions(session, names, partitions)
     return exit_code
 
 
-def _add_partitions(session: Session, names: Sequence[str], count: int) -> int:
+def add_partitions(session: Session, names: Sequence[str], count: int) -> int:
+    """Add partitions to topics, up to a number; return the exit code."""
     from odradek.protocol.messages import create_partitions as messages
 
     before = {topic.name or "": len(topic.partitions) for topic in session.cluster.fetch_topics(names)}
@@ -228,8 +229,9 @@ def _partition_row(partition: MetadataResponsePartition) -> tuple[int, int | Non
     )
 
 
-def _lacks_replicas(row: Sequence[JsonValue]) -> bool:
-    _, leader, replicas, isr, _ = row
+def lacks_replicas(row: Sequence[JsonValue]) -> bool:
+    """True for a row of number, leader, replicas, ISR and others, if leader or replicas are missing."""
+    _, leader, replicas, isr, *_ = row
     return leader is None or len(isr) < len(replicas)  # type: ignore[arg-type]
 
 

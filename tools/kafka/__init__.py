@@ -9,5 +9,7 @@
 - `cluster`: requests to a broker, the controller, leaders and coordinators
 - `similar_names`: the nearest names of a misspelt one
 - `configs`: configurations of resources, read from a cluster
+- `offsets`: offsets of partitions
+- `log_dirs`: log directories of brokers
 - `status`: the state of a cluster as its clients see it
 """

@@ -1,0 +1,127 @@
+"""`odradek partition`, compared with kafka-topics, kafka-get-offsets, kafka-log-dirs and others."""
+
+import json
+import re
+
+import pytest
+
+from compat_tests.apache_kafka import tools
+from compat_tests.clients import load
+from compat_tests.clients.common import Message, ProducerOptions
+from compat_tests.tools.eventually import eventually
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
+
+CLIENT = load("confluent")
+
+
+@pytest.fixture
+def filled(broker, admin, unique):
+    """A topic with 10 records in partition 0 and 3 in partition 1."""
+    admin.create_topic(unique, 2)
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
+        producer.produce(unique, [Message(b"x" * 100, partition=0, timestamp_ms=1_000_000 + n) for n in range(10)])
+        producer.produce(unique, [Message(b"y", partition=1) for _ in range(3)])
+    return unique
+
+
+def partitions(odradek, *arguments):
+    return odradek("partition", "list", "--json", *arguments).json
+
+
+def test_offsets_and_sizes(odradek, tool, filled):
+    rows = partitions(odradek, filled)
+    for position, key in (("earliest", "first_offset"), ("latest", "end_offset")):
+        shown = tool(tools.GET_OFFSETS, "--topic", filled, "--time", position).lines
+        assert [f"{row['topic']}:{row['partition']}:{row[key]}" for row in rows] == shown
+    [line] = [one for one in tool(tools.LOG_DIRS, "--describe", "--topic-list", filled).lines if one.startswith("{")]
+    sizes = {
+        one["partition"]: one["size"]
+        for broker in json.loads(line)["brokers"]
+        for log_dir in broker["logDirs"]
+        for one in log_dir["partitions"]
+    }
+    assert {f"{row['topic']}-{row['partition']}": row["size_bytes"] for row in rows} == sizes
+    assert re.search(
+        rf"^{filled} +0 +\d+ +\d+ +\d+ +0 +10 +\d+$", odradek("partition", "list", filled).out, re.MULTILINE
+    )
+    assert partitions(odradek, filled, "--unavailable") == partitions(odradek, filled, "--under-replicated") == []
+    names = {row["topic"] for row in partitions(odradek)}
+    assert filled in names and "__consumer_offsets" not in names
+
+
+def test_a_partition(odradek, tool, filled):
+    shown = odradek("partition", "describe", filled, "0", "--json").json
+    assert (shown["first_offset"], shown["end_offset"], shown["last_stable_offset"]) == (0, 10, 10)
+    assert shown["newest_timestamp_ms"] == 1_000_009
+    [replica] = shown["replicas"]
+    assert (replica["role"], replica["in_sync"], replica["lag"], replica["future"]) == ("leader", True, 0, False)
+    assert replica["broker"] == shown["leader"] and replica["log_dir"] and replica["size_bytes"] > 1000
+    assert "last stable offset   10\n" in odradek("partition", "describe", filled, "0").out
+    missing = odradek("partition", "describe", filled, "7", code=1)
+    assert missing.err == f"odradek: topic {filled} has no partition 7, only 0 to 1\n"
+
+
+def test_partitions_are_added(odradek, tool, topic):
+    odradek("partition", "create", topic, "--partitions", "4")
+
+    def check():
+        assert len(partitions(odradek, topic)) == 4
+        assert "PartitionCount: 4" in tool(tools.TOPICS, "--describe", "--topic", topic).stdout
+
+    eventually(check)
+    assert "INVALID_PARTITIONS" in odradek("partition", "create", topic, "--partitions", "2", code=1).err
+
+
+def test_records_are_deleted(odradek, tool, filled, tmp_path):
+    refused = odradek("partition", "delete-records", f"{filled}:0=4", code=2)
+    assert "Delete the records before these offsets? Repeat the command with --yes" in refused.err
+    assert re.search(rf"^{filled} +0 +0 +4$", refused.out, re.MULTILINE)
+    odradek("partition", "delete-records", f"{filled}:0=4", "--dry-run")
+    assert [row["first_offset"] for row in partitions(odradek, filled)] == [0, 0]
+    file = tmp_path / "offsets.json"
+    file.write_text(json.dumps({"partitions": [{"topic": filled, "partition": 1, "offset": -1}], "version": 1}))
+    odradek("partition", "delete-records", f"{filled}:0=4", "--offset-json-file", str(file), "--yes")
+    assert [row["first_offset"] for row in partitions(odradek, filled)] == [4, 3]
+    tool(tools.DELETE_RECORDS, "--offset-json-file", str(file))
+    too_far = odradek("partition", "delete-records", f"{filled}:0=11", "--yes", code=1)
+    assert too_far.err == f"odradek: partition {filled}-0: OFFSET_OUT_OF_RANGE\n"
+    for invalid in (f"{filled}:0", f"{filled}=1", f"{filled}:0=x"):
+        assert "is not topic:partition=offset" in odradek("partition", "delete-records", invalid, code=2).err
+
+
+def test_leaders_are_elected(odradek, tool, filled):
+    [first, _] = partitions(odradek, filled)
+    preview = odradek("partition", "elect", filled, "--dry-run", "--json").json
+    assert [row["preferred_leader"] for row in preview] == [first["leader"]] * 2
+    assert odradek("partition", "elect", f"{filled}:1").out == f"partition {filled}-1 elected before\n"
+    assert "2" in str(len(odradek("partition", "elect", filled, "--json").json["results"]))
+    odradek("partition", "elect", "--all-topic-partitions")
+    odradek("partition", "elect", code=2)
+    assert "has no partition 9" in odradek("partition", "elect", f"{filled}:9", code=1).err
+
+
+def test_a_reassignment(odradek, tool, filled, tmp_path):
+    [first, _] = partitions(odradek, filled)
+    broker_id = str(first["leader"])
+    planned = odradek("partition", "reassign", "plan", filled, "--brokers", broker_id).out
+    topics = tmp_path / "topics.json"
+    topics.write_text(json.dumps({"topics": [{"topic": filled}], "version": 1}))
+    arguments = ["--generate", "--topics-to-move-json-file", str(topics), "--broker-list", broker_id]
+    generated = tool(tools.REASSIGN_PARTITIONS, *arguments).lines[-1]
+    assert [(one["topic"], one["partition"], one["replicas"]) for one in json.loads(planned)["partitions"]] == [
+        (one["topic"], one["partition"], one["replicas"]) for one in json.loads(generated)["partitions"]
+    ]
+    file = tmp_path / "plan.json"
+    file.write_text(generated)
+    assert odradek("partition", "reassign", "apply", str(file), "--yes").out.startswith("TOPIC")
+    assert odradek("partition", "reassign", "list", "--json").json == []
+    assert odradek("partition", "reassign", "cancel", "--all", "--yes").out == ""
+    wrong = json.loads(generated)
+    wrong["partitions"][0]["replicas"] = [99]
+    file.write_text(json.dumps(wrong))
+    refused = odradek("partition", "reassign", "apply", str(file), "--yes", code=1)
+    assert "INVALID_REPLICA_ASSIGNMENT" in refused.err
+    file.write_text("{}")
+    assert "has no list partitions" in odradek("partition", "reassign", "apply", str(file), "--yes", code=2).err
+    assert "no live broker 98" in odradek("partition", "reassign", "plan", filled, "--brokers", "98", code=2).err

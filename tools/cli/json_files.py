@@ -1,0 +1,21 @@
+"""JSON files of Kafka's tools, as input of commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from odradek.tools.cli.session import EXIT_USAGE, CommandError
+
+
+def read_json_list(file: Path, key: str) -> list[Any]:
+    """Return the list with a key in a JSON file. Raises CommandError."""
+    try:
+        document = json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}", exit_code=EXIT_USAGE) from None
+    except ValueError as error:
+        raise CommandError(f"{file} is not JSON: {error}", exit_code=EXIT_USAGE) from None
+    if not isinstance(document, dict) or not isinstance(document.get(key), list):
+        raise CommandError(f"{file} has no list {key}", exit_code=EXIT_USAGE)
+    found: list[Any] = document[key]
+    return found
