@@ -11,6 +11,8 @@
 - `json_files`: JSON files of Kafka's tools
 - `partitions`: `odradek partition`
 - `reassignments`: `odradek partition reassign`
+- `consumer_groups`: `odradek group`
+- `offset_reset`: `odradek group reset`
 - `configs`: `odradek config`
 - `clusters`: `odradek cluster`
 """

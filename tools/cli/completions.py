@@ -9,6 +9,17 @@ def complete_topics(ctx: Any, incomplete: str) -> list[str]:
     return _complete(ctx, incomplete, _list_topics)
 
 
+def complete_groups(ctx: Any, incomplete: str) -> list[str]:
+    """Return the groups whose names begin with a text."""
+
+    def find_names(cluster: Any) -> list[str]:
+        from odradek.tools.kafka.groups import list_groups
+
+        return [one.group for one in list_groups(cluster)]
+
+    return _complete(ctx, incomplete, find_names)
+
+
 def complete_config_names(ctx: Any, incomplete: str) -> list[str]:
     """Return the resources of the type on the command line whose names begin with a text."""
     kind = ctx.params.get("kind")

@@ -65,6 +65,10 @@ class Output:
         """Write a document as indented JSON."""
         self._write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
+    def write_json_line(self, document: JsonValue) -> None:
+        """Write a document as one line of JSON."""
+        self._write(json.dumps(document, ensure_ascii=False) + "\n")
+
     def write_line(self, line: str) -> None:
         """Write a line of text."""
         self._write(make_printable(line) + "\n")

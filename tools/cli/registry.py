@@ -26,6 +26,7 @@ COMMANDS: Final = (
         "odradek.tools.cli.partitions",
         "Partitions: offsets, leaders, reassignment, deletion of records.",
     ),
+    CommandModule("group", "odradek.tools.cli.consumer_groups", "Consumer groups: members, lag, offsets, reset."),
     CommandModule("config", "odradek.tools.cli.configs", "List, describe and alter configurations; show properties."),
     CommandModule("cluster", "odradek.tools.cli.clusters", "Show the state of a cluster; run one on this machine."),
     CommandModule("user", "odradek.server.cli", "Add, list and remove users.", is_program=True),

@@ -11,5 +11,7 @@
 - `configs`: configurations of resources, read from a cluster
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
+- `groups`: groups with members, committed offsets and lag
+- `times`: times and durations in command lines
 - `status`: the state of a cluster as its clients see it
 """

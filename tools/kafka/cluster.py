@@ -140,14 +140,21 @@ class Cluster:
 
         return self._retry(send, _NO_CONTROLLER, forget)
 
-    def ask_coordinator(self, key: str, key_type: int, request: Message, response_type: type[Response]) -> Response:
+    def ask_coordinator(
+        self,
+        key: str,
+        key_type: int,
+        request: Message,
+        response_type: type[Response],
+        last_version: int | None = None,
+    ) -> Response:
         """Send a request to the coordinator of a group (0) or a transactional id (1). Raises NoResponseError."""
         coordinators: dict[str, int] = {}
 
         def send() -> Response:
             if not coordinators:
                 coordinators.update(self.find_coordinators([key], key_type))
-            return self.broker(coordinators[key]).send(request, response_type)
+            return self.broker(coordinators[key]).send(request, response_type, last_version)
 
         return self._retry(send, _NO_COORDINATOR, coordinators.clear)
 

@@ -128,10 +128,10 @@ class WireClient:
         lowest, highest = self._served.get(request_type.api_key, (0, -1))
         return min(highest, request_type.last_version) >= max(lowest, request_type.first_version)
 
-    def send(self, request: Message, response_type: type[Response]) -> Response:
-        """Send a request and return its response. Raises NoResponseError."""
+    def send(self, request: Message, response_type: type[Response], last_version: int | None = None) -> Response:
+        """Send a request, in a version up to `last_version`, and return its response. Raises NoResponseError."""
         lowest, highest = self._served.get(request.api_key, (0, -1))
-        version = min(highest, request.last_version)
+        version = min(highest, request.last_version, *(() if last_version is None else (last_version,)))
         if version < max(lowest, request.first_version):
             name = type(request).__name__.removesuffix("Request")
             raise NoResponseError(f"{self.address} serves no version of {name} that this client can send")

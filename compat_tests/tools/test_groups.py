@@ -1,0 +1,168 @@
+"""`odradek group`, compared with kafka-consumer-groups."""
+
+import json
+import re
+from contextlib import closing
+
+import confluent_kafka
+import pytest
+
+from compat_tests.apache_kafka import tools
+from compat_tests.clients import load
+from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, wait_until
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
+
+CLIENT = load("confluent")
+TIME_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def group(broker, admin, unique):
+    """A group that has committed 4 of the 10 records in partition 0 of a topic of its name; 3 are in partition 1."""
+    admin.create_topic(unique, 2)
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
+        producer.produce(unique, [Message(b"x", partition=0, timestamp_ms=TIME_MS + n * 1000) for n in range(10)])
+        producer.produce(unique, [Message(b"y", partition=1, timestamp_ms=TIME_MS) for _ in range(3)])
+    with CLIENT.Consumer(broker.bootstrap_servers, ConsumerOptions(group=unique)) as consumer:
+        consumer.assign([(unique, 0)])
+        consumer.commit({(unique, 0): (4, "")})
+    return unique
+
+
+def describe_by_tool(tool, group):
+    """Return (partition, committed, end, lag) of kafka-consumer-groups --describe."""
+    shown = tool(tools.CONSUMER_GROUPS, "--describe", "--group", group).stdout
+    return re.findall(rf"^{group} +{group} +(\d+) +(\d+|-) +(\d+) +(\d+|-) ", shown, re.MULTILINE)
+
+
+def offsets(odradek, group):
+    [document] = odradek("group", "describe", group, "--json").json
+    return [
+        tuple("-" if row[key] is None else str(row[key]) for key in ("partition", "committed", "end_offset", "lag"))
+        for row in document["offsets"]
+    ]
+
+
+def committed(admin, group):
+    return {partition: offset for (_, partition), offset in admin.group_offsets(group).items()}
+
+
+def test_a_group_without_members(odradek, tool, group):
+    assert offsets(odradek, group) == describe_by_tool(tool, group) == [("0", "4", "10", "6")]
+    [document] = odradek("group", "describe", group, "--json").json
+    assert (document["state"], document["lag"], document["members"]) == ("Empty", 6, [])
+    listed = odradek("group", "list", "--json").json
+    assert [row["group"] for row in listed] == sorted(tool(tools.CONSUMER_GROUPS, "--list").lines)
+    [row] = [row for row in listed if row["group"] == group]
+    assert (row["state"], row["type"]) == ("Empty", "classic")
+    assert group in [row["group"] for row in odradek("group", "list", "--state", "Empty", "--json").json]
+    assert group not in [row["group"] for row in odradek("group", "list", "--state", "Stable", "--json").json]
+    text = odradek("group", "describe", group).out
+    assert re.search(rf"^{group} +0 +4 +10 +6  -", text, re.MULTILINE) and "lag          6\n" in text
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_a_member(odradek, tool, broker, backend, group, protocol):
+    if (backend, protocol) == ("odradek", "consumer"):
+        pytest.skip("Odradek serves no groups of this type")
+    name = f"{group}-{protocol}"
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": name, "group.protocol": protocol}
+    consumer = confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest", "client.id": "member"})
+    with closing(consumer):
+        consumer.subscribe([group])
+        wait_until(lambda: consumer.poll(0.2))
+        consumer.commit(offsets=[confluent_kafka.TopicPartition(group, 1, 2)], asynchronous=False)
+        [document] = odradek("group", "describe", name, "--json").json
+        shown = tool(tools.CONSUMER_GROUPS, "--describe", "--group", name).stdout
+        members = re.findall(rf"^{name} +{group} +(\d) .* (\S+) +/(\S+) +(\S+) *$", shown, re.MULTILINE)
+        assert members == [
+            (str(row["partition"]), row["member"], row["host"].lstrip("/"), row["client"])
+            for row in document["offsets"]
+        ]
+        [member] = document["members"]
+        assert member["partitions"] == [f"{group}:0", f"{group}:1"]
+        assert (document["state"], document["type"]) == ("Stable", protocol)
+        busy = odradek("group", "reset", name, "--all-topics", "--to-latest", "--yes", code=1)
+        assert busy.err == f"odradek: group {name} has 1 members; stop them before a reset\n"
+        assert "NON_EMPTY_GROUP" in odradek("group", "delete", name, "--yes", code=1).err
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--to-earliest"], [0, 0]),
+        (["--to-latest"], [10, 3]),
+        (["--to-current"], [4, 3]),
+        (["--to-offset", "2"], [2, 2]),
+        (["--to-datetime", "2023-11-14T22:13:25"], [5, 3]),
+        (["--by-duration", "P1D"], [10, 3]),
+    ],
+    ids=lambda value: value[0].strip("-") if isinstance(value, list) and isinstance(value[0], str) else "",
+)
+def test_a_dry_run_of_a_reset(odradek, tool, admin, group, options, expected):
+    rows = odradek("group", "reset", group, "--topic", group, *options, "--dry-run", "--json").json
+    assert [row["after"] for row in rows] == expected and [row["before"] for row in rows] == [4, None]
+    kafka = [option.replace("22:13:25", "22:13:25.000") for option in options]
+    shown = tool(
+        tools.CONSUMER_GROUPS, "--reset-offsets", "--group", group, "--topic", group, *kafka, "--dry-run"
+    ).stdout
+    by_tool = dict(re.findall(rf"^{group} +{group} +(\d) +(\d+)", shown, re.MULTILINE))
+    assert by_tool == {str(row["partition"]): str(row["after"]) for row in rows}
+    assert committed(admin, group) == {0: 4}
+
+
+def test_a_reset(odradek, admin, group, tmp_path):
+    table = odradek("group", "reset", group, "--all-topics", "--shift-by", "-3", "--yes").out
+    assert re.search(rf"^{group} +0 +4 +1 +0 +10$", table, re.MULTILINE)
+    assert committed(admin, group) == {0: 1}
+    beyond = odradek("group", "reset", group, "--all-topics", "--shift-by", "-7", "--yes")
+    assert beyond.err == f"odradek: {group}-0 has no offset -6, 0 is the nearest\n"
+    assert committed(admin, group) == {0: 0}
+    exported = odradek("group", "reset", group, "--topic", f"{group}:1", "--to-latest", "--dry-run", "--export").out
+    assert exported == f"{group},1,3\n"
+    file = tmp_path / "offsets.csv"
+    file.write_text(exported + f"{group},0,7\n")
+    assert "Repeat the command with --yes" in odradek("group", "reset", group, "--from-file", str(file), code=2).err
+    odradek("group", "reset", group, "--from-file", str(file), "--yes")
+    assert committed(admin, group) == {0: 7, 1: 3}
+    file.write_text("a,b\n")
+    assert "line 1: a,b is not" in odradek("group", "reset", group, "--from-file", str(file), code=2).err
+
+
+def test_invalid_resets(odradek, group):
+    reset = ["group", "reset", group]
+    for arguments, message in (
+        (["--topic", group], "specify exactly one of --to-earliest"),
+        (["--topic", group, "--to-latest", "--to-earliest"], "specify exactly one of --to-earliest"),
+        (["--to-latest"], "specify either --topic or --all-topics"),
+        (["--topic", group, "--to-datetime", "noon"], "noon is not a time"),
+        (["--topic", group, "--by-duration", "long"], "long is not a duration"),
+        (["--topic", group, "--to-latest", "--export"], "--export requires --dry-run"),
+    ):
+        assert message in odradek(*reset, *arguments, code=2).err
+    assert "did you mean" in odradek(*reset, "--topic", f"{group}x", "--to-latest", code=1).err
+    assert "has no partition 5" in odradek(*reset, "--topic", f"{group}:5", "--to-latest", code=1).err
+    assert "no committed offset in" in odradek(*reset, "--topic", group, "--shift-by", "1", code=1).err
+
+
+def test_lag(odradek, group):
+    row = {"group": group, "state": "Empty", "members": 0, "topic": group, "partitions": 1, "lag": 6}
+    assert odradek("group", "lag", group, "--json").json == [row]
+    assert row in odradek("group", "lag", "--json").json
+    watched = odradek("group", "lag", group, "--watch", "--interval", "0", "--count", "2", "--json").out.splitlines()
+    assert [json.loads(line) for line in watched] == [[row], [row]]
+    assert re.search(rf"^{group} +Empty +0  {group} +1 +6$", odradek("group", "lag", group).out, re.MULTILINE)
+
+
+def test_offsets_and_a_group_are_deleted(odradek, tool, admin, group):
+    odradek("group", "reset", group, "--topic", group, "--to-latest", "--yes")
+    assert "Repeat the command with --yes" in odradek("group", "delete-offsets", group, f"{group}:1", code=2).err
+    assert odradek("group", "delete-offsets", group, f"{group}:1", "--yes").out == f"offset {group}-1 deleted\n"
+    assert committed(admin, group) == {0: 10}
+    assert odradek("group", "delete", group, "--dry-run").out == f"group {group} would be deleted\n"
+    assert odradek("group", "delete", group, "--yes").out == f"group {group} deleted\n"
+    assert group not in tool(tools.CONSUMER_GROUPS, "--list").lines
+    for command in ("describe", "lag"):
+        assert odradek("group", command, group, code=1).err.startswith(f"odradek: group {group} does not exist")
+    assert odradek("group", "delete", group, "--yes", code=1).err.startswith(f"odradek: group {group} does not exist")

@@ -1,0 +1,226 @@
+"""The commands `odradek group`, except `reset`."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import typer
+
+from odradek.protocol.errors import ErrorCode
+from odradek.tools.cli.completions import complete_groups
+from odradek.tools.cli.groups import Commands
+from odradek.tools.cli.offset_reset import declare_reset
+from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.session import Outcome, Session, make_outcome
+from odradek.tools.kafka.cluster import check
+from odradek.tools.kafka.groups import (
+    GROUP_KEY,
+    PartitionLag,
+    compute_lags,
+    describe_groups,
+    exists,
+    fetch_committed,
+    list_groups,
+    unknown_group,
+)
+from odradek.tools.kafka.offsets import TopicPartition, parse_partition
+
+_LAG_KEYS: Final = ("topic", "partition", "committed", "end_offset", "lag", "member", "client", "host")
+_MEMBER_KEYS: Final = ("member", "instance", "client", "host", "partitions")
+_WATCH_KEYS: Final = ("group", "state", "members", "topic", "partitions", "lag")
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+commands = Commands("group", "Consumer groups.")
+declare_reset(commands)
+
+GroupNames = Annotated[list[str], typer.Argument(metavar="GROUP", autocompletion=complete_groups, help="Groups.")]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=complete_groups, help="Group.")]
+
+
+@commands.command("list")
+def list_all(
+    session: Session,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Empty.")
+    ] = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only groups of this type, such as classic.")
+    ] = None,
+) -> None:
+    """List the groups."""
+    rows = list_groups(session.cluster, states or [], types or [])
+    session.output.show(Table(("group", "state", "type", "protocol_type", "coordinator"), rows))
+
+
+@commands.command("describe")
+def describe(session: Session, names: GroupNames) -> None:
+    """Show groups with their members, committed offsets and lag."""
+    groups = describe_groups(session.cluster, names)
+    lags = compute_lags(session.cluster, groups)
+    for group in groups:
+        if not exists(group) and not lags[group.group]:
+            raise unknown_group(session.cluster, group.group)
+    documents: list[JsonValue] = []
+    parts: list[Table | Mapping[str, JsonValue]] = []
+    for group in groups:
+        fields: dict[str, JsonValue] = {
+            "group": group.group,
+            "state": group.state,
+            "type": group.type,
+            "assignor": group.assignor,
+            "coordinator": group.coordinator,
+            "lag": _total(lags[group.group]),
+        }
+        members = Table(
+            _MEMBER_KEYS,
+            [
+                (one.member_id, one.instance_id, one.client_id, one.host, _format_partitions(one.partitions))
+                for one in group.members
+            ],
+        )
+        offsets = Table(_LAG_KEYS, [_make_row(one) for one in lags[group.group]])
+        documents.append({**fields, "members": members.as_json(), "offsets": offsets.as_json()})
+        parts += [fields, members, offsets]
+    session.output.show_all(documents, *parts)
+
+
+@commands.command("lag")
+def show_lag(
+    session: Session,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="GROUP", autocompletion=complete_groups, help="Groups (all).")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, in JSON line by line.")] = False,
+    interval_s: Annotated[
+        float, typer.Option("--interval", min=0, metavar="SECONDS", help="Time between repetitions.")
+    ] = 2.0,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, metavar="N", help="Number of repetitions with --watch.")
+    ] = None,
+) -> None:
+    """Show the lag of groups in each topic: records that were not consumed and committed."""
+    shown = 0
+    while True:
+        table = Table(_WATCH_KEYS, _compute_rows(session, names))
+        if not watch:
+            session.output.show(table)
+            return
+        if session.output.is_json:
+            session.output.write_json_line(table.as_json())
+        else:
+            if sys.stdout.isatty():
+                sys.stdout.write(_CLEAR)
+            session.output.write_table(table)
+        sys.stdout.flush()
+        shown += 1
+        if shown == count:
+            return
+        time.sleep(interval_s)
+
+
+def _compute_rows(session: Session, names: list[str] | None) -> list[Row]:
+    found = names or [one.group for one in list_groups(session.cluster)]
+    groups = describe_groups(session.cluster, found) if found else []
+    lags = compute_lags(session.cluster, groups)
+    rows: list[Row] = []
+    for group in groups:
+        if names and not exists(group) and not lags[group.group]:
+            raise unknown_group(session.cluster, group.group)
+        rows += _make_lag_rows(group.group, group.state, len(group.members), lags[group.group])
+    return rows
+
+
+def _make_lag_rows(group: str, state: str, members: int, lags: list[PartitionLag]) -> list[Row]:
+    topics: dict[str, list[PartitionLag]] = {}
+    for one in lags:
+        topics.setdefault(one.topic, []).append(one)
+    return [(group, state, members, topic, len(each), _total(each)) for topic, each in topics.items()]
+
+
+@commands.command("delete", is_destructive=True)
+def delete(session: Session, names: GroupNames) -> int:
+    """Delete groups without members, and their committed offsets."""
+    from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+
+    groups = describe_groups(session.cluster, names)
+    for group in groups:
+        if not exists(group):
+            raise unknown_group(session.cluster, group.group)
+    session.confirm(f"Delete {', '.join(names)} and all committed offsets?")
+    if session.is_dry_run:
+        return session.finish("group", "deleted", [Outcome(name) for name in names])
+    outcomes = []
+    for name in names:
+        request = DeleteGroupsRequest(groups_names=[name])
+        response = session.cluster.ask_coordinator(name, GROUP_KEY, request, DeleteGroupsResponse)
+        outcomes += [make_outcome(one.group_id, one.error_code) for one in response.results]
+    return session.finish("group", "deleted", outcomes)
+
+
+@commands.command("delete-offsets", is_destructive=True)
+def delete_offsets(
+    session: Session,
+    name: GroupName,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC[:PARTITION]", help="Topics or partitions.")],
+) -> int:
+    """Delete committed offsets of a group, in topics to which no member is subscribed."""
+    from odradek.protocol.messages import offset_delete as messages
+
+    committed = fetch_committed(session.cluster, [name])[name]
+    selected = select_partitions(topics, committed)
+    session.confirm(f"Delete the offsets of {name} in {len(selected)} partitions?")
+    if session.is_dry_run:
+        return session.finish("offset", "deleted", [Outcome(f"{topic}-{index}") for topic, index in selected])
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in selected:
+        by_topic.setdefault(topic, []).append(index)
+    request = messages.OffsetDeleteRequest(
+        group_id=name,
+        topics=[
+            messages.OffsetDeleteRequestTopic(
+                name=topic,
+                partitions=[messages.OffsetDeleteRequestPartition(partition_index=index) for index in indexes],
+            )
+            for topic, indexes in by_topic.items()
+        ],
+    )
+    response = session.cluster.ask_coordinator(name, GROUP_KEY, request, messages.OffsetDeleteResponse)
+    if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise unknown_group(session.cluster, name)
+    check(response.error_code, None, f"group {name}")
+    outcomes = [
+        make_outcome(f"{topic.name}-{one.partition_index}", one.error_code)
+        for topic in response.topics
+        for one in topic.partitions
+    ]
+    return session.finish("offset", "deleted", outcomes)
+
+
+def select_partitions(texts: list[str], committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """Return the partitions that arguments name; those of a topic are the committed ones."""
+    selected: list[TopicPartition] = []
+    for text in texts:
+        in_topic = [key for key in committed if key[0] == text]
+        if in_topic or ":" not in text:
+            selected += in_topic
+            continue
+        try:
+            selected.append(parse_partition(text))
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="TOPIC[:PARTITION]") from None
+    return selected
+
+
+def _make_row(one: PartitionLag) -> Row:
+    member = one.member
+    owner = (None, None, None) if member is None else (member.member_id, member.client_id, member.host)
+    return (one.topic, one.partition, one.committed, one.end_offset, one.lag, *owner)
+
+
+def _total(lags: list[PartitionLag]) -> int:
+    return sum(one.lag or 0 for one in lags)
+
+
+def _format_partitions(partitions: list[TopicPartition]) -> list[str]:
+    return [f"{topic}:{index}" for topic, index in sorted(partitions)]

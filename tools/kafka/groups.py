@@ -1,0 +1,239 @@
+"""Groups: their state, members, committed offsets and lag."""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.describe_groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+)
+from odradek.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from odradek.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
+from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
+from odradek.tools.kafka.similar_names import suggest
+
+GROUP_KEY: Final = 0
+_OFFSET_FETCH_VERSION: Final = 9
+"""The newest version in which topics have names."""
+
+_CONSUMER: Final = "consumer"
+_DEAD: Final = "Dead"
+
+
+class ListedGroup(NamedTuple):
+    """A group in a list. `type` is empty if the broker is older than Kafka 3.8."""
+
+    group: str
+    state: str
+    type: str
+    protocol_type: str
+    coordinator: int
+
+
+class Member(NamedTuple):
+    """A member of a group."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: list[TopicPartition]
+
+
+class Group(NamedTuple):
+    """A group with its members. `assignor` is the strategy that distributes the partitions."""
+
+    group: str
+    state: str
+    type: str
+    assignor: str
+    coordinator: int
+    members: list[Member]
+
+
+class PartitionLag(NamedTuple):
+    """A partition that a group has committed or a member has; None for offsets that do not exist."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end_offset: int | None
+    lag: int | None
+    member: Member | None
+
+
+def list_groups(cluster: Cluster, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
+    """Return the groups of all coordinators, sorted by name."""
+    found = []
+    for broker in cluster.node_ids():
+        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+        response = cluster.broker(broker).send(request, ListGroupsResponse)
+        check(response.error_code, None, f"groups of broker {broker}")
+        found += [
+            ListedGroup(one.group_id, one.group_state, one.group_type.lower(), one.protocol_type, broker)
+            for one in response.groups
+        ]
+    return sorted(found)
+
+
+def unknown_group(cluster: Cluster, name: str) -> RequestError:
+    """Return the error of a group that does not exist."""
+    names = [one.group for one in list_groups(cluster)]
+    return RequestError("GROUP_ID_NOT_FOUND", f"group {name} does not exist{suggest(name, names)}")
+
+
+def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
+    """Return groups; those that do not exist have the state Dead. Raises RequestError."""
+    coordinators = cluster.find_coordinators(names, GROUP_KEY)
+    described: dict[str, Group] = {}
+    for broker, group_names in _invert(coordinators).items():
+        request = DescribeGroupsRequest(groups=group_names)
+        response = cluster.broker(broker).send(request, DescribeGroupsResponse)
+        others = []
+        for one in response.groups:
+            if one.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                others.append(one.group_id)
+                continue
+            check(one.error_code, one.error_message, f"group {one.group_id}")
+            if one.group_state == _DEAD:
+                others.append(one.group_id)
+            described[one.group_id] = _make_classic(one, broker)
+        described.update(_describe_consumer_groups(cluster, broker, others))
+        for name in others:
+            described.setdefault(name, Group(name, _DEAD, "", "", broker, []))
+    return [described[name] for name in names]
+
+
+def exists(group: Group) -> bool:
+    """True unless a described group does not exist."""
+    return group.state != _DEAD
+
+
+def fetch_committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Return the committed offsets of groups. Raises RequestError."""
+    found: dict[str, dict[TopicPartition, int]] = {name: {} for name in names}
+    for broker, group_names in _invert(cluster.find_coordinators(names, GROUP_KEY)).items():
+        asked = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in group_names]
+        request = OffsetFetchRequest(group_id="", topics=None, groups=asked)
+        response = cluster.broker(broker).send(request, OffsetFetchResponse, _OFFSET_FETCH_VERSION)
+        for group in response.groups:
+            if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                continue
+            check(group.error_code, None, f"offsets of group {group.group_id}")
+            for topic in group.topics:
+                for one in topic.partitions:
+                    check(one.error_code, None, f"offset of group {group.group_id} in {topic.name}")
+                    if one.committed_offset >= 0:
+                        found[group.group_id][topic.name, one.partition_index] = one.committed_offset
+    return found
+
+
+def compute_lags(cluster: Cluster, groups: Iterable[Group]) -> dict[str, list[PartitionLag]]:
+    """Return the partitions of each group with their lag. Topics that were deleted have no end offset."""
+    listed = list(groups)
+    committed = fetch_committed(cluster, [group.group for group in listed])
+    owners = {
+        group.group: {partition: member for member in group.members for partition in member.partitions}
+        for group in listed
+    }
+    wanted = {partition for group in listed for partition in (*committed[group.group], *owners[group.group])}
+    topics = sorted({topic for topic, _ in wanted})
+    leaders = {
+        (topic.name or "", one.partition_index): one.leader_id
+        for topic in (cluster.fetch_metadata(topics).topics if topics else ())
+        for one in topic.partitions
+    }
+    _, ends = fetch_log_ranges(cluster, {key: leaders[key] for key in wanted if key in leaders})
+    return {
+        group.group: [
+            _make_lag(key, committed[group.group].get(key), ends.get(key), owners[group.group].get(key))
+            for key in sorted({*committed[group.group], *owners[group.group]})
+        ]
+        for group in listed
+    }
+
+
+def _make_lag(key: TopicPartition, committed: int | None, end: int | None, member: Member | None) -> PartitionLag:
+    lag = None if committed is None or end is None else max(end - committed, 0)
+    return PartitionLag(*key, committed, end, lag, member)
+
+
+def _make_classic(one: DescribeGroupsResponseDescribedGroup, broker: int) -> Group:
+    members = [
+        Member(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            decode_assignment(bytes(member.member_assignment)) if one.protocol_type == _CONSUMER else [],
+        )
+        for member in one.members
+    ]
+    return Group(one.group_id, one.group_state, "classic", one.protocol_data, broker, members)
+
+
+def _describe_consumer_groups(cluster: Cluster, broker: int, names: Sequence[str]) -> dict[str, Group]:
+    """Return those of the groups that use the consumer group protocol (KIP-848)."""
+    from odradek.protocol.messages import consumer_group_describe as messages
+
+    client = cluster.broker(broker)
+    if not names or not client.serves(messages.ConsumerGroupDescribeRequest):
+        return {}
+    request = messages.ConsumerGroupDescribeRequest(group_ids=list(names))
+    found = {}
+    for one in client.send(request, messages.ConsumerGroupDescribeResponse).groups:
+        if one.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            continue
+        if one.error_code:
+            raise make_error(one.error_code, one.error_message, f"group {one.group_id}")
+        members = [
+            Member(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                [
+                    (topic.topic_name, partition)
+                    for topic in member.assignment.topic_partitions
+                    for partition in topic.partitions
+                ],
+            )
+            for member in one.members
+        ]
+        found[one.group_id] = Group(one.group_id, one.group_state, _CONSUMER, one.assignor_name, broker, members)
+    return found
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """Return the partitions in a ConsumerProtocolAssignment; none if the bytes are something else."""
+    partitions = []
+    try:
+        (topics,) = struct.unpack_from(">i", data, 2)
+        position = 6
+        for _ in range(topics):
+            (length,) = struct.unpack_from(">h", data, position)
+            topic = data[position + 2 : position + 2 + length].decode()
+            position += 2 + length
+            (count,) = struct.unpack_from(">i", data, position)
+            indexes = struct.unpack_from(f">{count}i", data, position + 4)
+            position += 4 + 4 * count
+            partitions += [(topic, index) for index in indexes]
+    except (struct.error, UnicodeDecodeError):
+        return []
+    return partitions
+
+
+def _invert(brokers: Mapping[str, int]) -> dict[int, list[str]]:
+    by_broker: dict[int, list[str]] = defaultdict(list)
+    for name, broker in brokers.items():
+        by_broker[broker].append(name)
+    return by_broker
