@@ -21,6 +21,8 @@ from odradek.server.stages import Stages, runs_on_fast_path, wrap_handler
 
 if TYPE_CHECKING:
     from odradek.server.handlers.produce import ProduceServices
+    from odradek.server.measurements.request_times import RequestTimes
+    from odradek.server.measurements.response_errors import ResponseErrors
 
 HandlerReply = Message | NoResponse | Deferred[Message] | Deferred[Message | NoResponse] | Deferred[EncodedBody]
 """The replies of all handlers."""
@@ -100,6 +102,8 @@ class Dispatch:
     """Finds the API, version and handler of a request.
 
     Modules are imported and codecs compiled with the first request of an API and version.
+
+    request_times, response_errors: measure requests; None while nothing uses the measurements
     """
 
     def __init__(
@@ -108,9 +112,13 @@ class Dispatch:
         apis: Mapping[int, Api] = APIS,
         stages: Stages = (),
         quotas: Quotas = NO_QUOTAS,
+        request_times: "RequestTimes | None" = None,
+        response_errors: "ResponseErrors | None" = None,
     ) -> None:
         self.services = services
         self.quotas = quotas
+        self.request_times = request_times
+        self.response_errors = response_errors
         self.unexpected_errors: Counter[str] = Counter()
         self._apis = apis
         self._stages = stages

@@ -26,6 +26,7 @@ from odradek.server.network.transport import KafkaTransport, KafkaTransportFacto
 from odradek.server.request import RequestContext
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
+from odradek.server.work.clock import Reactor
 from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
@@ -48,11 +49,33 @@ class ListenError(Exception):
     """A listener cannot be opened. The message is one line."""
 
 
+def open_port(
+    reactor: Reactor, listener: Listener, factory: Factory, property_name: str, backlog: int = 50
+) -> ListeningPort:
+    """Listen on the address of a listener, which a property has. Raises ListenError."""
+    # Without a host, listen on all addresses, IPv6 and IPv4 if the machine has both.
+    hosts = [listener.host] if listener.host else ["::", ""]
+    for host in hosts:
+        try:
+            return reactor.listenTCP(listener.port, factory, backlog=backlog, interface=host)
+        except CannotListenError as error:
+            reason = error.socketError
+            if host != hosts[-1] and getattr(reason, "errno", None) != errno.EADDRINUSE:
+                continue
+            why = os.strerror(reason.errno) if isinstance(reason, OSError) and reason.errno else str(reason)
+            raise ListenError(
+                f"cannot listen on {listener.address} ({property_name}={listener.name}): {why}; stop the process that "
+                f"uses the port or change {property_name}"
+            ) from error
+    raise AssertionError("no host to listen on")
+
+
 class BrokerListeners:
     """The listeners of a broker. Call `bind`, `start` when the broker can serve clients, and `stop`.
 
     ports: the bound ports
     quotas: the limits of connections
+    connections: the open connections
 
     find_services: returns the parts of the started broker; None before the logs are loaded
     find_dispatch: returns the dispatch of requests, when the first client connects
@@ -73,14 +96,14 @@ class BrokerListeners:
         self._reactor = environment.reactor
         self._find_services = find_services
         self._find_dispatch = find_dispatch
-        self._connections = ConnectionRegistry(self._reactor, self._find_timeout_ms, config.connections_max_idle_ms)
+        self.connections = ConnectionRegistry(self._reactor, self._find_timeout_ms, config.connections_max_idle_ms)
         self.quotas = ConnectionQuotas(
             config,
             self._reactor,
             protected=config.inter_broker_name,
             spare_descriptors=environment.fs.spare_descriptors,
             margin=descriptors.reserve,
-            close_least_active=self._connections.close_least_active,
+            close_least_active=self.connections.close_least_active,
             on_scarcity=on_scarcity,
         )
         self._acceptors: list[Acceptor] = []
@@ -102,7 +125,7 @@ class BrokerListeners:
         """Accept clients."""
         for acceptor in self._acceptors:
             acceptor.start()
-        self._connections.start()
+        self.connections.start()
 
     def update(self, config: BrokerConfig) -> None:
         """Apply changed properties."""
@@ -119,7 +142,7 @@ class BrokerListeners:
         for port in self.ports:
             port.stopListening()
         self.ports.clear()
-        self._connections.stop()
+        self.connections.stop()
         for stop in self._on_stop:
             stop()
 
@@ -129,10 +152,16 @@ class BrokerListeners:
         factory = KafkaTransportFactory(
             self._make_connection_factory(listener),
             self._first_frame_bytes(listener),
-            self._connections,
+            self.connections,
             plaintext_writers(self._environment.send_file),
         )
-        port = self._listen(listener, self._with_tls(listener, factory))
+        port = open_port(
+            self._reactor,
+            listener,
+            self._with_tls(listener, factory),
+            "listeners",
+            self._config.socket_listen_backlog_size,
+        )
         port.stopReading()
         self._set_buffer_sizes(port)
         acceptor = factory.acceptor = self.quotas.listen(listener.name, port)
@@ -143,24 +172,6 @@ class BrokerListeners:
         if listener.protocol in SASL_PROTOCOLS:
             return int(self._config.listener_value(listener.name, "sasl.server.max.receive.size"))
         return self._config.socket_request_max_bytes
-
-    def _listen(self, listener: Listener, factory: Factory) -> ListeningPort:
-        backlog = self._config.socket_listen_backlog_size
-        # Without a host, listen on all addresses, IPv6 and IPv4 if the machine has both.
-        hosts = [listener.host] if listener.host else ["::", ""]
-        for host in hosts:
-            try:
-                return self._reactor.listenTCP(listener.port, factory, backlog=backlog, interface=host)
-            except CannotListenError as error:
-                reason = error.socketError
-                if host != hosts[-1] and getattr(reason, "errno", None) != errno.EADDRINUSE:
-                    continue
-                why = os.strerror(reason.errno) if isinstance(reason, OSError) and reason.errno else str(reason)
-                raise ListenError(
-                    f"cannot listen on {listener.address} (listeners={listener.name}): {why}; stop the process that "
-                    "uses the port or change listeners"
-                ) from error
-        raise AssertionError("no host to listen on")
 
     def _set_buffer_sizes(self, port: ListeningPort) -> None:
         """Set the buffer sizes of the listening socket, which accepted connections inherit."""

@@ -45,6 +45,7 @@ class CloseConnection(Exception):  # noqa: N818 - not an error but an instructio
 class RequestContext(request_context.RequestContext):
     """The client, listener and version of a request. One object per connection, valid while its request is in progress.
 
+    is_follower: the last fetch was that of another broker
     has_input_ended: the client has closed its side of the connection, and may be gone
     principal: the client's identity, ANONYMOUS before it is authenticated
     refused_batches: None before the first of them
@@ -55,8 +56,8 @@ class RequestContext(request_context.RequestContext):
     """
 
     __slots__ = (
-        "charge", "client_software", "has_input_ended", "listener_name", "principal", "refused_batches", "rights",
-        "security_protocol", "throttle_ms",
+        "charge", "client_software", "has_input_ended", "is_follower", "listener_name", "principal",
+        "refused_batches", "rights", "security_protocol", "throttle_ms",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +73,7 @@ class RequestContext(request_context.RequestContext):
         self.principal = principal
         self.client_software = ("unknown", "unknown")
         self.has_input_ended = False
+        self.is_follower = False
         self.refused_batches: RefusedBatches | None = None
         self.rights: Rights | None = None
         self.charge: RequestCharge | None = None

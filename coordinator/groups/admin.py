@@ -1,8 +1,10 @@
 """DescribeGroups, ListGroups and DeleteGroups inside one shard (KIP-229, KIP-518, KIP-848, KIP-1043)."""
 
 import logging
+from collections import Counter
+from typing import NamedTuple
 
-from odradek.coordinator.groups.classic.group import DEAD, EMPTY, STABLE, Group
+from odradek.coordinator.groups.classic.group import DEAD, EMPTY, STABLE, Group, GroupState
 from odradek.coordinator.groups.offset_commands import all_offset_tombstones
 from odradek.coordinator.groups.records import group_metadata_tombstone
 from odradek.coordinator.groups.responses import delete_groups_error
@@ -25,6 +27,24 @@ logger = logging.getLogger(__name__)
 
 GROUP_NOT_FOUND_SINCE = 6
 GROUP_TYPE = "classic"
+
+
+class GroupCounts(NamedTuple):
+    """Numbers of groups by state, and of their committed offsets."""
+
+    states: Counter[GroupState]
+    offsets: int
+
+
+def count_groups(state: ShardState) -> Steps[GroupCounts]:
+    """Count the groups of the shard, and their offsets."""
+    states: Counter[GroupState] = Counter()
+    offsets = 0
+    for groups in pieces(state.groups.values()):
+        states.update(group.state for group in groups)
+        offsets += sum(state.offsets.count(group.group_id) for group in groups)
+        yield
+    return GroupCounts(states, offsets)
 
 
 def describe_groups(

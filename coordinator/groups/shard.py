@@ -156,6 +156,10 @@ class GroupShard:
             return responses.describe_groups_error(group_ids, error)
         return group_admin.describe_groups(self._state, group_ids, context)
 
+    def count_groups(self) -> Steps[group_admin.GroupCounts]:
+        """Return the numbers of groups and committed offsets, for metrics."""
+        return group_admin.count_groups(self._state)
+
     def list_groups(
         self, states_filter: list[str], types_filter: list[str]
     ) -> Steps[list[ListGroupsResponseListedGroup]]:

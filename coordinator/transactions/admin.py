@@ -1,5 +1,6 @@
 """DescribeTransactions and ListTransactions inside one shard (KIP-664, KIP-994, KIP-1152)."""
 
+from collections import Counter
 from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
@@ -16,6 +17,15 @@ from odradek.protocol.messages.describe_transactions import (
 from odradek.protocol.messages.list_transactions import ListTransactionsResponseTransactionState
 
 _STATE_NAMES: Final = frozenset(STATE_NAMES.values())
+
+
+def count(state: TransactionShardState) -> Steps[Counter[str]]:
+    """Return the number of transactional ids in each state, by the state's name."""
+    counts: Counter[str] = Counter()
+    for transactions in pieces(state.transactions.values()):
+        counts.update(STATE_NAMES[one.state] for one in transactions)
+        yield
+    return counts
 
 
 def unknown_states(names: Collection[str]) -> list[str]:

@@ -21,6 +21,7 @@ every record, then `finish_loading`.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Set
 
 from odradek.coordinator.coordinator_state import CoordinatorState
@@ -195,6 +196,10 @@ class TransactionShard:
         if error:
             return [transaction_admin.describe_error(item, error) for item in transactional_ids]
         return [transaction_admin.describe(self._state, item) for item in transactional_ids]
+
+    def count(self) -> Steps[Counter[str]]:
+        """Return the number of transactional ids in each state, for metrics."""
+        return transaction_admin.count(self._state)
 
     def list_transactions(
         self,

@@ -29,6 +29,7 @@ from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrPhase, IsrState
 from odradek.replication.replicas.leader_state import Follower, LeaderState, Replication
 from odradek.replication.replicas.offset_lookup import begin_search, find_offset
+from odradek.replication.replicas.topic_traffic import TopicTraffic
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Partition:
     watchers: requests that wait for the high watermark or the log start, in the order of their arrival
     log_end_watchers: requests that wait for the log end, which followers read up to
 
+    traffic: counters that the partitions of the topic share
+
     A watcher removes itself. Both kinds are woken when the leadership changes.
     """
 
@@ -70,7 +73,7 @@ class Partition:
         "_cluster", "_ended_leaderships", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync", "_leader_log",
         "_leader_state", "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync", "_syncs_before_acks",
         "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log", "log_end_watchers",
-        "partition_epoch", "replicas", "topic", "topic_id", "watchers",
+        "partition_epoch", "replicas", "topic", "topic_id", "traffic", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -82,15 +85,18 @@ class Partition:
         on_failure: Callable[[LogDirFailure | ShortageError], None] = lambda failure: None,
         request_sync: "Callable[[Partition], None]" = lambda partition: None,
         cluster: Replication | None = None,
+        traffic: TopicTraffic | None = None,
     ) -> None:
         """`request_sync` schedules a sync of the log, after which `synced` is called; several requests share a sync.
 
         cluster: None on a broker that is not a member of a cluster; its leaders never change an ISR
+        traffic: counters that the partitions of a topic share
         """
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.is_internal = is_internal(topic)
+        self.traffic = traffic or TopicTraffic()
         self.log: PartitionLog | None = None
         self.is_leader = False
         self.leader = -1
@@ -282,6 +288,8 @@ class Partition:
         log = self._leader_log
         if log is None:
             raise self._not_leading()
+        traffic = self.traffic
+        traffic.produce_requests += 1
         if required_acks == -1 and self._has_few_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}"
@@ -308,6 +316,9 @@ class Partition:
                     ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no follower in sync has fetched lately, and {error}"
                 ) from error
             raise
+        if not info.is_duplicate:
+            traffic.bytes_in += info.size_bytes
+            traffic.messages_in += info.last_offset - info.first_offset + 1
         if self._follows_log_end:
             log.update_high_watermark(log.state.log_end_offset)
             if self.watchers:
@@ -588,7 +599,8 @@ class Partition:
         return self._leader_state is not None and self._leader_state.is_throttled(self, replica)
 
     def count_replicated(self, size_bytes: int) -> None:
-        """Count records that were sent to a follower, for the throttle."""
+        """Count records that were sent to a follower, also for the throttle."""
+        self.traffic.replication_bytes_out += size_bytes
         if self._leader_state is not None:
             self._leader_state.count_replicated(self, size_bytes)
 
@@ -635,6 +647,11 @@ class Partition:
                 "ISR partition=%s-%d leader_epoch=%d old=%s new=%s reason=%s",
                 self.topic, self.index, self.leader_epoch, state.isr, isr, event.value,
             )  # fmt: skip
+        if event is IsrEvent.CONFIRM:
+            self.traffic.isr_expands += len(isr.committed) > len(self.isr)
+            self.traffic.isr_shrinks += len(isr.committed) < len(self.isr)
+        elif event is IsrEvent.REVERT:
+            self.traffic.failed_isr_updates += 1
         state.set_isr(isr)
         self.isr = isr.committed
         self._has_few_in_sync = len(self.isr) < self._min_isr

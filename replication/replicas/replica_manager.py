@@ -29,6 +29,7 @@ from odradek.replication.metadata.image import (
 from odradek.replication.metadata.store import Waiter
 from odradek.replication.replicas.leader_state import Replication
 from odradek.replication.replicas.partition import Partition
+from odradek.replication.replicas.topic_traffic import Traffic
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class ReplicaManager:
         "_kept_topics", "_last_made", "_logs", "_make_next_from", "_making", "_metadata", "_missing_logs", "_new",
         "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated", "_undeleted", "_waiter", "_with_files",
         "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline", "partitions", "partitions_by_id",
-        "run_steps",
+        "run_steps", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -159,6 +160,7 @@ class ReplicaManager:
         self._now_ms = now_ms
         self._request_sync = request_sync
         self._cluster = cluster
+        self.traffic = Traffic()
         self._uncreated: set[tuple[str, int]] = set()
         # Logs without a replica whose deletion is retried. No other log gets such a name before it is deleted.
         self._undeleted: set[tuple[str, int]] = set()
@@ -471,6 +473,7 @@ class ReplicaManager:
                 self._on_failure,
                 self._request_sync,
                 self._cluster,
+                self.traffic.begin(topic.name),
             )
             self.partitions[key] = partition
             self.partitions_by_id[topic.topic_id, index] = partition
@@ -592,6 +595,7 @@ class ReplicaManager:
 
     def _remove(self, partition: Partition) -> None:
         del self.partitions[partition.topic, partition.index]
+        self.traffic.end(partition.topic)
         self.partitions_by_id.pop((partition.topic_id, partition.index), None)
         self._new.discard((partition.topic, partition.index))
         self._uncreated.discard((partition.topic, partition.index))

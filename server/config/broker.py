@@ -15,6 +15,7 @@ from odradek.server.config.event_log import EventLogProperties
 from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
     Listener,
+    parse_http_listener,
     parse_listeners,
     parse_protocol_map,
     refuse_wildcards,
@@ -170,6 +171,7 @@ class BrokerConfig(
     topic_defaults: LogConfig
     listener_properties: dict[tuple[str, str], Any]
     connections_of_hosts: dict[str, int]
+    metrics_endpoint: Listener | None
     is_id_generated = False
 
     def __init__(self, values: Mapping[str, str] | None = None, *, base: Self | None = None) -> None:
@@ -202,6 +204,7 @@ class BrokerConfig(
         self._derive_listeners()
         self.topic_defaults = LogConfig(self.convert_topic_values(self.explicit))
         self.connections_of_hosts = self._parse_connections_of_hosts()
+        self.metrics_endpoint = parse_http_listener("metrics.listener", self.metrics_listener)
 
     def _parse_connections_of_hosts(self) -> dict[str, int]:
         name, text = "max.connections.per.ip.overrides", self.max_connections_per_ip_overrides

@@ -72,6 +72,16 @@ def parse_listeners(
     return tuple(listeners)
 
 
+def parse_http_listener(property_name: str, text: str) -> Listener | None:
+    """Parse `host:port`, with or without `http://`; None if the text is empty. Raises PropertyError."""
+    if not text:
+        return None
+    match = _LISTENER.fullmatch(text if text.startswith("http://") else f"http://{text}")
+    if match is None or int(match[4]) > 65535:
+        raise PropertyError(property_name, text, "must be host:port, with an IPv6 host in brackets")
+    return Listener("HTTP", "PLAINTEXT", match[2] or match[3] or "", int(match[4]))
+
+
 def _refuse_same_names(property_name: str, listeners: list[Listener]) -> None:
     names: set[str] = set()
     for listener in listeners:

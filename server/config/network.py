@@ -75,6 +75,19 @@ class NetworkProperties(PropertySet):
         doc="Duration of an iteration of the event loop above which it is logged, because it blocks all requests. "
         "Apache Kafka has no such property.",
     )
+    metrics_listener = string(
+        "metrics.listener",
+        "",
+        doc="host:port of an HTTP server with /metrics for Prometheus, /healthz and /readyz; empty for none. It has no "
+        "authentication: bind it to an address that only the monitoring can reach. Apache Kafka has no such property.",
+    )
+    metrics_max_partitions = integer(
+        "metrics.max.partitions",
+        20_000,
+        minimum=0,
+        doc="Maximum number of partitions, and of topics, that have metrics of their own; the sums include all. "
+        "Apache Kafka has no such property.",
+    )
     max_connections = integer(
         "max.connections",
         INT32_MAX,

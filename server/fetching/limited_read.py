@@ -28,6 +28,20 @@ NO_RECORDS: Final = b""
 STORAGE_ERROR_SINCE: Final = 6
 _INVALID_OFFSET: Final = -1
 
+_EXPECTED_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors that are no failed fetches, as in Kafka's `ReplicaManager.readFromLog`."""
+
 FetchRow = tuple["FetchPartition", FetchResponsePartitionData]
 Cause = Callable[["FetchPartition", KafkaError], KafkaError]
 
@@ -57,7 +71,7 @@ class LimitedRead:
     """
 
     __slots__ = (
-        "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_reader", "_remaining_bytes", "_replicated",
+        "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_reader", "_remaining_bytes", "_sent",
         "_version", "has_failed", "is_urgent", "read_bytes", "rows",
     )  # fmt: skip
 
@@ -74,8 +88,8 @@ class LimitedRead:
         self._reader = reader
         self._isolation_level = reader.isolation_level
         self._fetched_ms = fetched_ms
-        # The records for a follower.
-        self._replicated: list[tuple[Partition, int]] = []
+        # The partitions with records, and the sizes of these.
+        self._sent: list[tuple[Partition, int]] = []
         self._remaining_bytes = max_bytes
         self._names_all = names_all
         self._find_cause = find_cause
@@ -125,6 +139,8 @@ class LimitedRead:
                     continue
                 row, size_bytes = self._read_one(requested, partition, log)
             except KafkaError as error:
+                if error.code not in _EXPECTED_ERRORS:
+                    partition.traffic.failed_fetch_requests += 1
                 self.refuse(requested, self._find_cause(requested, error), is_urgent=True)
                 continue
             target.available_bytes = size_bytes
@@ -138,10 +154,14 @@ class LimitedRead:
             ):
                 self.rows.append((requested, row))
 
-    def count_replicated(self) -> None:
-        """Count the records for the throttle of replication, because the response is sent."""
-        for partition, size_bytes in self._replicated:
-            partition.count_replicated(size_bytes)
+    def count_sent(self) -> None:
+        """Count the records, those for a follower also for the throttle of replication: the response is sent."""
+        if self._reader.follower >= 0:
+            for partition, size_bytes in self._sent:
+                partition.count_replicated(size_bytes)
+        else:
+            for partition, size_bytes in self._sent:
+                partition.traffic.bytes_out += size_bytes
 
     def refuse(self, requested: "FetchPartition", error: KafkaError, *, is_urgent: bool) -> None:
         """Add a row with an error."""
@@ -166,6 +186,7 @@ class LimitedRead:
             diverging = partition.diverging_epoch(fetched_epoch, requested.fetch_offset, leader_only=leader_only)
         if diverging is None and self._fetched_ms is not None:
             self._record_progress(requested, partition, log)
+        partition.traffic.fetch_requests += 1
         row = self._make_empty_row(requested, log)
         if diverging is not None:
             row.diverging_epoch = FetchResponseEpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
@@ -192,8 +213,7 @@ class LimitedRead:
             if aborted:
                 row.aborted_transactions = rows(_make_aborted_row, aborted)
         row.records = region
-        if follower >= 0:
-            self._replicated.append((partition, region.size_bytes))
+        self._sent.append((partition, region.size_bytes))
         if region.file is not log.state.active.file:
             self.is_urgent = True
         return row, region.size_bytes

@@ -152,6 +152,11 @@ class FetchSessionCache:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions in all sessions."""
+        return self._partitions
+
     def create(
         self,
         partitions: dict[PartitionKey, FetchPartition],

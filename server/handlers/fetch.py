@@ -184,6 +184,7 @@ class _Fetch:
         self.max_bytes = min(request.max_bytes, services.config.fetch_max_bytes)
         self.min_bytes = min(request.min_bytes, self.max_bytes)
         self.reader = find_reader(request, self.version, services.config, context.listener_name)
+        context.is_follower = self.reader.follower >= 0
         charge = context.charge
         if charge is not None:
             self._limit(charge)
@@ -420,8 +421,7 @@ class _Fetch:
             for requested, _ in rows[:recorded]:
                 requested.high_watermark = NOT_SENT
             return self._refuse_superseded(session)
-        if self.reader.follower >= 0:
-            read.count_replicated()
+        read.count_sent()
         yield from free_in_steps([rows, self.refused, self.reasons, self.targets])
         return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
@@ -724,8 +724,7 @@ class _Fetch:
                 watch.unsettle(key)
 
     def _make_response(self, session_id: int, read: LimitedRead) -> FetchResponse:
-        if self.reader.follower >= 0:
-            read.count_replicated()
+        read.count_sent()
         response = FetchResponse(session_id=session_id, responses=[])
         add_rows(response.responses, read.rows, None)
         if self._may_name_leaders(read):

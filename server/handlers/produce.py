@@ -96,6 +96,17 @@ _WITHOUT_LOG_START: Final = frozenset(
 
 _EMPTY_RECORDS: Final = memoryview(b"")
 
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_NOT_FAILED: Final = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors of an append that Kafka does not count as a failed request."""
+
 
 class ProduceServices(Protocol):
     """The parts of a broker that Produce needs."""
@@ -332,6 +343,8 @@ class _Appends:
             )
         except KafkaError as error:
             record_refusal(self._context, topic, data, error.code)
+            if partition is not None:
+                _count_refusal(partition, error.code, len(data.records or _EMPTY_RECORDS))  # type: ignore[arg-type]
             return self._refuse(topic, data.index, error, partition)
         row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
@@ -363,6 +376,17 @@ class _Appends:
         if refused is not None and log is not None:
             records: memoryview = data.records or _EMPTY_RECORDS  # type: ignore[assignment] # a view of the frame
             refused.check(_find_topic_key(self._context, topic), data.index, records, log.producer_state)
+
+
+def _count_refusal(partition: "Partition", code: ErrorCode, size_bytes: int) -> None:
+    """Count a batch that is not appended as Kafka's `ReplicaManager.appendToLocalLog` does."""
+    traffic = partition.traffic
+    if code in _TOO_LARGE:
+        traffic.bytes_rejected += size_bytes
+    elif code == ErrorCode.CORRUPT_MESSAGE:
+        traffic.invalid_crc_records += 1
+    elif code not in _NOT_FAILED:
+        traffic.failed_produce_requests += 1
 
 
 def record_refusal(

@@ -33,6 +33,7 @@ from odradek.protocol.errors import shorten
 from odradek.protocol.framing import API_KEY_POSITION, NO_API_KEY
 from odradek.protocol.schema import Message
 from odradek.server.dispatch import Dispatch
+from odradek.server.measurements.request_times import BegunRequest, ConnectionTimes
 from odradek.server.network.connection_state import TRANSITIONS, ConnectionEvent, ConnectionState
 from odradek.server.network.connection_transport import ConnectionTransport
 from odradek.server.network.request_pipeline import (
@@ -94,6 +95,9 @@ class Connection:
         self._transport = transport
         self._scheduler = transport.scheduler
         self._dispatch = dispatch
+        # None if nothing uses the times of requests.
+        times = dispatch.request_times
+        self._times = None if times is None else ConnectionTimes(times, context, transport)
         requests = RequestPipeline(dispatch, context)
         self._pipeline: Pipeline = requests if authenticate is None else authenticate(requests, context)
         self.is_authenticating = authenticate is not None
@@ -147,6 +151,8 @@ class Connection:
     def frames_received(self, frames: Sequence[bytes | memoryview]) -> None:
         """Accept frames in the order of arrival, each with its length prefix."""
         self._backlog.extend(frames)
+        if self._times is not None:
+            self._times.arrive(len(frames), self._scheduler.ended_s)
         self._get_in_line()
         if not self._is_paused and self._is_backlog_full():
             self._is_paused = True
@@ -154,6 +160,8 @@ class Connection:
 
     def output_drained(self) -> None:
         """Begin the next request, because the socket has accepted all responses."""
+        if self._times is not None:
+            self._times.drained()
         self._get_in_line()
 
     def input_ended(self) -> None:
@@ -166,14 +174,14 @@ class Connection:
 
     def closing(self) -> None:
         """Begin no more requests, because the transport is closing. The request in progress may still complete."""
-        self._backlog.clear()
+        self._clear_backlog()
         self._cancel_unmute()
         self._change_state(ConnectionEvent.TRANSPORT_CLOSE)
 
     def connection_lost(self) -> None:
         """Drop the client's requests, and all references to the transport and its buffers."""
         self._change_state(ConnectionEvent.LOSS)
-        self._backlog.clear()
+        self._clear_backlog()
         self._cancel_unmute()
         self._transport = _LOST
         waiting, self.in_progress = self.in_progress, None
@@ -235,6 +243,8 @@ class Connection:
                     self._close_if_ended()
                 return -1
             if self._backlog and self._may_begin():
+                if self._times is not None:
+                    self._times.take()
                 self._begin_or_append(self._backlog.popleft())
                 if self._state is _CLOSED:  # type: ignore[comparison-overlap] # `_begin` may have closed it
                     return -1
@@ -265,9 +275,12 @@ class Connection:
             self._begin(frame)
         elif not self._append(frame):
             self._backlog.appendleft(frame)
+            if self._times is not None:
+                self._times.put_back()
 
     def _append(self, frame: bytes | memoryview) -> bool:
         """Append the batch of the next request, which may begin; return False if the fast path refuses it."""
+        began_s = self._scheduler.ended_s
         appended = self._pipeline.append_next(frame)
         if appended is None:
             self._is_next_refused = True
@@ -275,6 +288,8 @@ class Connection:
             return False
         self._appended.append(appended)
         self._scheduler.end_request(self, frame)
+        if self._times is not None:
+            self._times.append(self._times.begin(frame, began_s, self._scheduler.ended_s))
         if self.in_progress is None and self._state is not _CLOSED:
             # The append has completed the earlier request.
             self._call(self._send_appended)
@@ -282,6 +297,7 @@ class Connection:
 
     def _begin(self, frame: bytes | memoryview) -> None:
         """Begin a request. All exceptions are handled here."""
+        began_s = self._scheduler.ended_s
         try:
             output = self._pipeline.begin(frame)
             if isinstance(output, bytearray):
@@ -299,6 +315,12 @@ class Connection:
         except Exception:
             self._close_after_defect()
         self._scheduler.end_request(self, frame)
+        if self._times is not None:
+            begun = self._times.begin(frame, began_s, self._scheduler.ended_s)
+            if self.in_progress is None:
+                self._times.respond(begun)
+            else:
+                self.in_progress.begun = begun
 
     def _mute(self) -> None:
         """Begin no request for the throttle time of the last response (KIP-219).
@@ -306,6 +328,8 @@ class Connection:
         The transport still reads, until the backlog is full, so that the end of the connection is noticed.
         """
         throttle_ms, self.context.throttle_ms = self.context.throttle_ms, 0
+        if self._times is not None:
+            self._times.throttle(throttle_ms)
         if self._state is not _CLOSED and self._state is not _CLOSING:
             self._cancel_unmute()
             self._unmute_call = self._dispatch.services.reactor.callLater(throttle_ms / 1000, self._unmute)
@@ -330,6 +354,11 @@ class Connection:
             writer.flush()
             if writer.is_idle:
                 self._close()
+
+    def _clear_backlog(self) -> None:
+        self._backlog.clear()
+        if self._times is not None:
+            self._times.clear()
 
     def _is_backlog_full(self) -> bool:
         backlog = self._backlog
@@ -369,6 +398,8 @@ class Connection:
             self._send(self._pipeline.encode(waiting.api, waiting.correlation_id, outcome))
         else:
             self._send(self._pipeline.finish(outcome, waiting))
+        if self._times is not None and waiting.begun is not None:
+            self._continue(self._times, waiting.begun)
         if self._appended:
             self._send_appended()
 
@@ -378,6 +409,15 @@ class Connection:
         while appended and self.in_progress is None:
             first = appended.popleft()
             self._send(first if isinstance(first, bytearray) else self._pipeline.respond(first))
+            if self._times is not None:
+                self._continue(self._times, self._times.take_appended())
+
+    def _continue(self, times: ConnectionTimes, begun: BegunRequest) -> None:
+        """End the times of a request that has waited, or keep them while its response is encoded in slices."""
+        if self.in_progress is None:
+            times.end_wait(begun, self._dispatch.services.reactor.seconds())
+        else:
+            self.in_progress.begun = begun
 
     def _send(self, output: RequestOutput) -> None:
         """Send a response, or wait for it."""
@@ -400,7 +440,7 @@ class Connection:
 
     def _close_with(self, last: LastResponse) -> None:
         """Close the connection after its last response. Requests that have arrived are dropped."""
-        self._backlog.clear()
+        self._clear_backlog()
         if last.response is not None:
             self._transport.writer.send_one(last.response)
         self.refuse(last.why)

@@ -46,6 +46,10 @@ class ConnectionRegistry:
     def __len__(self) -> int:
         return len(self._open)
 
+    def list_open(self) -> "list[KafkaTransport]":
+        """Return the open connections."""
+        return list(self._open)
+
     def add(self, connection: "KafkaTransport") -> None:
         """Add a new connection."""
         self._open[connection] = _Activity(self._clock.seconds())

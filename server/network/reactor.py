@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.main import installReactor
@@ -46,6 +46,7 @@ class PlainEPollReactor(EPollReactor):
     """Calls descriptors directly for their events, and flushes responses after the timers and after the events.
 
     polls: the number of iterations so far, each of which begins with a poll
+    busy_s: the time of all iterations without that of their polls
     """
 
     seconds = staticmethod(time.monotonic)
@@ -57,6 +58,7 @@ class PlainEPollReactor(EPollReactor):
         self.watchdog = Watchdog()
         self.scheduler = RequestScheduler(self.seconds, self.write_coalescer, self.watchdog)
         self._woke_s: float | None = None
+        self.busy_s = 0.0
         self._unhandled: list[tuple[int, int, object]] = []
 
     def runUntilCurrent(self) -> None:
@@ -90,6 +92,7 @@ class PlainEPollReactor(EPollReactor):
         scheduler, watchdog, clock = self.scheduler, self.watchdog, self.seconds
         if self._woke_s is not None:
             busy_s = clock() - self._woke_s
+            self.busy_s += busy_s
             if busy_s > watchdog.threshold_s:
                 watchdog.report(busy_s)
             self._woke_s = None
@@ -218,6 +221,20 @@ def install() -> Reactor:
 def find_watchdog(reactor: Reactor) -> Watchdog | None:
     """Return the watchdog of a reactor, if it has one."""
     return reactor.watchdog if isinstance(reactor, PlainEPollReactor) else None
+
+
+class ReactorLoad(NamedTuple):
+    """The time in which the reactor thread had work so far, and the connections whose next request waits."""
+
+    busy_s: float
+    waiting: int
+
+
+def read_load(reactor: Reactor) -> ReactorLoad:
+    """Return the load of a reactor; 0 for one that does not measure it."""
+    if not isinstance(reactor, PlainEPollReactor):
+        return ReactorLoad(0.0, 0)
+    return ReactorLoad(reactor.busy_s, reactor.scheduler.waiting)
 
 
 def find_poll_counter(reactor: Reactor) -> Callable[[], int] | None:

@@ -40,6 +40,7 @@ from odradek.server.work.slices import run_first_steps
 from odradek.server.work.waits import AnyDeferred
 
 if TYPE_CHECKING:
+    from odradek.server.measurements.request_times import BegunRequest
     from odradek.server.network.produce_fast_path import AuthorizedFastPath, PendingProduce, ProduceFastPath
     from odradek.server.quotas.charge import RequestCharge
     from odradek.server.quotas.client_charges import ClientCharges
@@ -75,9 +76,10 @@ class RequestInProgress:
 
     frame: set if its head may be added to the produce fast path
     is_appended: only the replicas or a sync are waited for, so that batches of later requests may be appended
+    begun: its times until the wait; None while nothing uses them
     """
 
-    __slots__ = ("api", "correlation_id", "deferred", "frame", "is_appended", "request")
+    __slots__ = ("api", "begun", "correlation_id", "deferred", "frame", "is_appended", "request")
 
     def __init__(
         self,
@@ -95,6 +97,7 @@ class RequestInProgress:
         self.request = request
         self.deferred = deferred
         self.frame = frame
+        self.begun: BegunRequest | None = None
 
 
 class AppendedProduce(NamedTuple):
@@ -146,8 +149,8 @@ class RequestPipeline:
     """
 
     __slots__ = (
-        "_bound", "_charges", "_client_id_bytes", "_context", "_defect", "_dispatch", "_fast_path", "_quotas",
-        "_services",
+        "_bound", "_charges", "_client_id_bytes", "_context", "_defect", "_dispatch", "_errors", "_fast_path",
+        "_quotas", "_services",
     )  # fmt: skip
 
     def __init__(self, dispatch: Dispatch, context: RequestContext) -> None:
@@ -155,6 +158,7 @@ class RequestPipeline:
         self._bound = dispatch.bound
         self._services = dispatch.services
         self._quotas = dispatch.quotas
+        self._errors = dispatch.response_errors
         self._charges: ClientCharges | None = None
         self._context = context
         self._client_id_bytes = _NO_ID
@@ -272,6 +276,8 @@ class RequestPipeline:
             throttle_ms = self._settle(charge)
             if throttle_ms > 0 and hasattr(response, "throttle_time_ms"):
                 response.throttle_time_ms = throttle_ms
+        if self._errors is not None:
+            self._errors.count(api.name, response)
         out = bytearray(_pack_response_head(0, correlation_id))
         if api.has_flexible_response_header:
             out.append(0)

@@ -1,0 +1,80 @@
+"""Counters of the records that pass through the partitions of a topic, for metrics.
+
+The partitions of a topic on this broker share a `TopicTraffic`. The hot paths add to its fields, which is all that they
+pay for metrics.
+"""
+
+from typing import Final
+
+
+class TopicTraffic:
+    """What happened to the partitions of one topic on this broker. All fields only grow.
+
+    bytes_in, messages_in: appended as the leader; batches are counted as they are stored
+    bytes_out: sent to consumers; replication_bytes_out: sent to followers
+    replication_bytes_in: appended as a follower
+    produce_requests, failed_produce_requests: batches that were to be appended, and those that had an error which is
+        neither a limit of the topic nor due to the client's metadata
+    fetch_requests, failed_fetch_requests: reads of a partition beyond its end, and those with such an error
+    bytes_rejected: of batches that are larger than max.message.bytes or a segment
+    invalid_crc_records: batches with a wrong checksum
+    isr_expands, isr_shrinks, failed_isr_updates: changes of the ISR that the controller has made or refused
+    """
+
+    __slots__ = (
+        "bytes_in", "bytes_out", "bytes_rejected", "failed_fetch_requests", "failed_isr_updates",
+        "failed_produce_requests", "fetch_requests", "invalid_crc_records", "isr_expands", "isr_shrinks", "messages_in",
+        "partitions", "produce_requests", "replication_bytes_in", "replication_bytes_out",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        self.bytes_in = self.messages_in = self.bytes_out = self.bytes_rejected = 0
+        self.produce_requests = self.failed_produce_requests = 0
+        self.fetch_requests = self.failed_fetch_requests = 0
+        self.replication_bytes_in = self.replication_bytes_out = 0
+        self.invalid_crc_records = 0
+        self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
+
+    def add(self, other: "TopicTraffic") -> None:
+        """Add the counters of another topic."""
+        for name in COUNTERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+COUNTERS: Final = tuple(name for name in TopicTraffic.__slots__ if name != "partitions")
+
+
+class Traffic:
+    """The counters of all topics with a partition on this broker.
+
+    by_topic: counters since the topic's first partition was created here, or the broker was started
+    """
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, TopicTraffic] = {}
+        self._ended = TopicTraffic()
+
+    def begin(self, topic: str) -> TopicTraffic:
+        """Return the counters for another partition of a topic."""
+        traffic = self.by_topic.get(topic)
+        if traffic is None:
+            traffic = self.by_topic[topic] = TopicTraffic()
+        traffic.partitions += 1
+        return traffic
+
+    def end(self, topic: str) -> None:
+        """Remove a partition of a topic. The counters of a topic without partitions remain in `total` only."""
+        traffic = self.by_topic[topic]
+        traffic.partitions -= 1
+        if not traffic.partitions:
+            del self.by_topic[topic]
+            self._ended.add(traffic)
+
+    def total(self) -> TopicTraffic:
+        """Return the sum of all topics, also of those that were deleted."""
+        total = TopicTraffic()
+        total.add(self._ended)
+        for traffic in self.by_topic.values():
+            total.add(traffic)
+        return total

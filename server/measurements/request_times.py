@@ -1,0 +1,304 @@
+"""Stage times of requests, for metrics and for the log of slow requests.
+
+A request passes these stages, named as in Kafka's RequestMetrics:
+
+- request queue: from the arrival of its frame until it is begun
+- local: decoding, handler, and encoding of a response that does not wait
+- remote: the wait for replicas, for records to fetch, for a sync, for work in slices; with the encoding of the response
+- response queue: until the responses of the reactor iteration are sent
+- response send: until the socket has accepted the response
+
+The time of a throttled client is not a part of the total, as in Kafka since KIP-219.
+
+Connections make an entry for each request that has a response. The entries of an iteration are counted together after
+its responses are sent, with one reading of the clock. All times in seconds; the connection and the scheduler read the
+clock for other purposes as well. Nothing is measured while no one uses the times.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
+
+from odradek.protocol.codec_source import Buffer
+
+FETCH_KEY: Final = 1
+FOLLOWER: Final = b"f"
+"""Suffix of the code of a follower's fetch."""
+
+MAX_ENDED: Final = 256
+"""Requests that are counted together at most."""
+
+BUCKETS_PER_ROOT: Final = 200
+"""A duration of `s` seconds is counted in bucket `int(s ** 0.25 * 200)`: its width is 20 % at 0.1 ms, 11 % at 1 ms, 6 %
+at 10 ms and 2 % at 1 s. The fourth root is cheaper to compute than a logarithm, and the bucket of 0 is 0."""
+
+WINDOW_S: Final = 60.0
+WINDOWS: Final = 5
+"""Quantiles are those of the last four to five minutes, about the time that Kafka's decaying samples cover."""
+
+
+class Histogram:
+    """Durations of a stage: the number of all of them, and those of the last windows by bucket.
+
+    recent: the buckets of the present window, to which `bucket` is applied by the caller
+    """
+
+    __slots__ = ("_earlier", "recent", "windows")
+
+    def __init__(self) -> None:
+        self.recent: defaultdict[int, int] = defaultdict(int)
+        self.windows: deque[dict[int, int]] = deque(maxlen=WINDOWS - 1)
+        self._earlier = 0
+
+    def record(self, duration_s: float) -> None:
+        """Count a duration."""
+        self.recent[int(duration_s**0.25 * BUCKETS_PER_ROOT)] += 1
+
+    def begin_window(self) -> None:
+        """Begin the next window."""
+        self._earlier += sum(self.recent.values())
+        self.windows.append(self.recent)
+        self.recent = defaultdict(int)
+
+    @property
+    def count(self) -> int:
+        """The number of all durations so far."""
+        return self._earlier + sum(self.recent.values())
+
+    def recent_buckets(self) -> defaultdict[int, int]:
+        """Return the number of durations in each bucket in the last windows."""
+        merged: defaultdict[int, int] = defaultdict(int)
+        for window in (*self.windows, self.recent):
+            for bucket, count in window.items():
+                merged[bucket] += count
+        return merged
+
+
+def quantiles(buckets: Mapping[int, int], fractions: Sequence[float]) -> list[float]:
+    """Return the durations in seconds below which these fractions of the durations in the buckets are; 0 without any.
+
+    Within a bucket the durations are taken as evenly distributed. `fractions` are in ascending order.
+    """
+    total = sum(buckets.values())
+    found: list[float] = []
+    below = 0
+    for bucket in sorted(buckets):
+        count = buckets[bucket]
+        while count and len(found) < len(fractions) and fractions[len(found)] * total <= below + count:
+            part = (fractions[len(found)] * total - below) / count
+            found.append(_duration_at(bucket + part) if bucket else 0.0)
+        below += count
+    return found or [0.0] * len(fractions)
+
+
+def _duration_at(bucket: float) -> float:
+    root = bucket / BUCKETS_PER_ROOT
+    return root * root * root * root
+
+
+class ApiTimes:
+    """The stage times of one API: of all versions, or of a kind of fetches."""
+
+    __slots__ = ("local", "queue", "remote", "response_queue", "send", "throttle", "total")
+
+    def __init__(self) -> None:
+        self.total = Histogram()
+        self.queue = Histogram()
+        self.local = Histogram()
+        self.remote = Histogram()
+        self.throttle = Histogram()
+        self.response_queue = Histogram()
+        self.send = Histogram()
+
+    def histograms(self) -> Iterable[Histogram]:
+        """All stages."""
+        return (getattr(self, name) for name in self.__slots__)
+
+
+class Context(Protocol):
+    """The used part of a request's context.
+
+    is_follower: the last fetch was that of another broker
+    """
+
+    is_follower: bool
+
+
+class Writer(Protocol):
+    """The used part of a connection's writer."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the socket has accepted all responses."""
+
+
+class Transport(Protocol):
+    """The used part of a connection's transport, which makes its writer after the connection."""
+
+    @property
+    def writer(self) -> Writer: ...
+
+
+BegunRequest = tuple[bytes, float, float, float]
+"""A request that waits: API key and version as in its header, time in the request queue, local time, and the time at
+which the wait began."""
+
+EndedRequest = tuple["ConnectionTimes", bytes, float, float, float, float]
+"""A request whose response is ready: its connection, API key and version, times in the request queue, local and remote,
+and the time at which the response was ready. A plain tuple, because there is one for each request."""
+
+
+class RequestTimes:
+    """The stage times of all requests of a broker.
+
+    by_code: by the bytes of API key and version in the header; those of followers' fetches have another byte
+    is_served: returns whether an API key and version are served, because clients may send any
+    on_slow: called for a request with a total of `slow_s` or more, and the times of its response queue and its sending
+    """
+
+    __slots__ = ("_clock", "_ended", "_window_end_s", "by_code", "is_served", "on_slow", "slow_s")
+
+    def __init__(self, clock: Callable[[], float], is_served: Callable[[int], bool]) -> None:
+        self._clock = clock
+        self._window_end_s = clock() + WINDOW_S
+        self._ended: list[EndedRequest] = []
+        self.by_code: dict[bytes, ApiTimes] = {}
+        self.is_served = is_served
+        self.slow_s = math.inf
+        self.on_slow: Callable[[EndedRequest, float, float], None] | None = None
+
+    def end(self, request: EndedRequest) -> None:
+        """Add a request whose response is about to be sent."""
+        self._ended.append(request)
+        if len(self._ended) >= MAX_ENDED:
+            self.count()
+
+    def count(self) -> None:
+        """Count the requests of `end`, because their responses were sent, or wait for their sockets."""
+        if not self._ended:
+            return
+        now_s = self._clock()
+        if now_s >= self._window_end_s:
+            self.begin_window(now_s)
+        ended, self._ended = self._ended, []
+        for request in ended:
+            times = request[0]
+            if times.transport.writer.is_idle:
+                self._record(request, now_s - request[5], 0.0)
+            else:
+                times.sending.append((request, now_s))
+
+    def count_sent(self, times: "ConnectionTimes") -> None:
+        """Count the requests of a connection whose socket has accepted all responses."""
+        now_s = self._clock()
+        sending, times.sending = times.sending, []
+        for request, since_s in sending:
+            self._record(request, since_s - request[5], now_s - since_s)
+
+    def count_throttle(self, code: bytes, throttle_s: float) -> None:
+        """Count the time for which a client is throttled after a request."""
+        found = self.by_code.get(code)
+        if found is not None:
+            found.throttle.record(throttle_s)
+
+    def begin_window(self, now_s: float) -> None:
+        """Begin the next window of all histograms."""
+        self._window_end_s = now_s + WINDOW_S
+        for times in self.by_code.values():
+            for histogram in times.histograms():
+                histogram.begin_window()
+
+    def _record(self, request: EndedRequest, response_queue_s: float, send_s: float) -> None:
+        times, code, queue_s, local_s, remote_s, _ = request
+        if code[1] == FETCH_KEY and times.context.is_follower:
+            code += FOLLOWER
+        found = self.by_code.get(code)
+        if found is None:
+            if not self.is_served(int.from_bytes(code[:4], "big")):
+                return
+            found = self.by_code[code] = ApiTimes()
+        total_s = queue_s + local_s + remote_s + response_queue_s + send_s
+        # `Histogram.record`, inline. A stage of 0 is not counted here: most requests have no wait.
+        found.total.recent[int(total_s**0.25 * BUCKETS_PER_ROOT)] += 1
+        found.local.recent[int(local_s**0.25 * BUCKETS_PER_ROOT)] += 1
+        found.response_queue.recent[int(response_queue_s**0.25 * BUCKETS_PER_ROOT)] += 1
+        if queue_s:
+            found.queue.recent[int(queue_s**0.25 * BUCKETS_PER_ROOT)] += 1
+        if remote_s:
+            found.remote.recent[int(remote_s**0.25 * BUCKETS_PER_ROOT)] += 1
+        if send_s:
+            found.send.record(send_s)
+        if total_s >= self.slow_s and self.on_slow is not None:
+            self.on_slow(request, response_queue_s, send_s)
+
+
+class ConnectionTimes:
+    """The times of the requests of one connection, in the order of the requests.
+
+    context, transport: those of the connection
+    last_code: API key and version of the last request
+    sending: requests whose responses the socket has not accepted, and since when
+    """
+
+    __slots__ = ("_appended", "_arrivals", "_arrived_s", "_times", "context", "last_code", "sending", "transport")
+
+    def __init__(self, times: RequestTimes, context: Context, transport: Transport) -> None:
+        self._times = times
+        self._arrivals: deque[float] = deque()
+        self._arrived_s = math.inf
+        self._appended: deque[BegunRequest] = deque()
+        self.context = context
+        self.transport = transport
+        self.last_code = b""
+        self.sending: list[tuple[EndedRequest, float]] = []
+
+    def arrive(self, count: int, now_s: float) -> None:
+        """Record the arrival of requests that wait to be begun."""
+        self._arrivals.extend([now_s] * count)
+
+    def take(self) -> None:
+        """Take the next request that waits; it is about to be begun."""
+        self._arrived_s = self._arrivals.popleft()
+
+    def put_back(self) -> None:
+        """Let the request of `take` wait again."""
+        self._arrivals.appendleft(self._arrived_s)
+        self._arrived_s = math.inf
+
+    def clear(self) -> None:
+        """Drop the requests that wait."""
+        self._arrivals.clear()
+
+    def begin(self, frame: Buffer, began_s: float, ended_s: float) -> BegunRequest:
+        """Return the times of a request that was begun at `began_s`, and whose handler has returned."""
+        arrived_s, self._arrived_s = self._arrived_s, math.inf
+        self.last_code = code = bytes(frame[4:8])
+        return code, (began_s - arrived_s if arrived_s < began_s else 0.0), ended_s - began_s, ended_s
+
+    def respond(self, begun: BegunRequest) -> None:
+        """End a request that had its response when its handler returned."""
+        code, queue_s, local_s, ended_s = begun
+        self._times.end((self, code, queue_s, local_s, 0.0, ended_s))
+
+    def end_wait(self, begun: BegunRequest, now_s: float) -> None:
+        """End a request whose response is ready after a wait."""
+        code, queue_s, local_s, ended_s = begun
+        self._times.end((self, code, queue_s, local_s, now_s - ended_s, now_s))
+
+    def append(self, begun: BegunRequest) -> None:
+        """Add a request whose batch is appended while an earlier request waits."""
+        self._appended.append(begun)
+
+    def take_appended(self) -> BegunRequest:
+        """Take the first request of `append`, whose response is in turn."""
+        return self._appended.popleft()
+
+    def drained(self) -> None:
+        """Count the requests whose responses the socket has accepted now."""
+        if self.sending:
+            self._times.count_sent(self)
+
+    def throttle(self, throttle_ms: int) -> None:
+        """Count the time for which the client is throttled."""
+        self._times.count_throttle(self.last_code, throttle_ms / 1000)

@@ -1,0 +1,20 @@
+"""Metrics of a broker, for Prometheus.
+
+Each module of metrics declares them and reads their values from the parts of the broker at the time of a scrape; the
+hot paths only count. What a request costs is measured by `server.measurements`.
+
+- `declaration`: how a metric is declared, with Kafka's MBean
+- `requests`: numbers, errors and times of requests
+- `traffic`: records and bytes, by topic
+- `partitions`: logs and replicas, by partition
+- `controller`: the state of the cluster
+- `logs`: log directories
+- `coordinators`: groups and transactions
+- `network`: connections, delayed requests, the reactor thread
+- `process`: CPU, memory, version
+- `exposition`: the text format
+- `readiness`: the answer of /readyz
+- `view`: the state of the broker, and all collectors
+- `endpoint`: the HTTP server
+- `broker_metrics`: all of it, for a broker
+"""

@@ -1,0 +1,64 @@
+"""The metrics of one broker: measurements of its requests, and the HTTP server that shows them."""
+
+from typing import TYPE_CHECKING, cast
+
+from odradek.server.config import BrokerConfig, Listener
+from odradek.server.measurements.request_times import RequestTimes
+from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics.endpoint import MetricsEndpoint
+from odradek.server.metrics.view import RUNNING, STOPPING, BrokerView
+from odradek.server.network.write_coalescer import WriteCoalescer
+
+if TYPE_CHECKING:
+    from odradek.server.environment import Environment
+    from odradek.server.network.connections import ConnectionRegistry
+    from odradek.server.services import Services
+    from odradek.server.work.slices import Slices
+
+
+class BrokerMetrics:
+    """Measurements from the first request on.
+
+    times, errors: for the dispatch of requests
+    """
+
+    def __init__(
+        self,
+        endpoint: Listener,
+        config: BrokerConfig,
+        environment: "Environment",
+        connections: "ConnectionRegistry",
+        slices: "Slices",
+    ) -> None:
+        """Bind the port of `metrics.listener`. Raises ListenError."""
+        self._view = view = BrokerView(config, environment, connections, slices)
+        self.times = view.times = RequestTimes(environment.reactor.seconds, self._is_served)
+        self.errors = view.errors = ResponseErrors()
+        self._write_coalescer = cast(WriteCoalescer, environment.reactor.write_coalescer)
+        self._endpoint = MetricsEndpoint(endpoint, view)
+        self._write_coalescer.after_flush = self.times.count
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the HTTP server."""
+        return self._endpoint.address
+
+    def begin(self, services: "Services") -> None:
+        """Show the broker as running."""
+        self._view.services = services
+        self._view.state = RUNNING
+
+    def begin_stop(self) -> None:
+        """Show the broker as stopping."""
+        self._view.state = STOPPING
+
+    def stop(self) -> None:
+        """Close the HTTP server, and measure nothing more."""
+        self._write_coalescer.after_flush = None
+        self._endpoint.stop()
+
+    def _is_served(self, code: int) -> bool:
+        """Return whether an API key and version are those of a served API: clients may send any others."""
+        services = self._view.services
+        api = None if services is None else services.apis.get(code >> 16)
+        return api is not None and api.first_version <= (code & 0xFFFF) <= api.last_version

@@ -1,0 +1,59 @@
+"""Metrics of the controller; 0 on a broker that is not the controller."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from odradek.server.metrics.declaration import Collected, Family, gauge
+
+if TYPE_CHECKING:
+    from odradek.replication.controller.controller import Controller
+    from odradek.replication.metadata.image import ClusterMetadata
+
+_MBEAN: Final = "kafka.controller:type=KafkaController"
+
+ACTIVE: Final = gauge(f"{_MBEAN},name=ActiveControllerCount", "1 if this broker is the controller.")
+BROKERS: Final = gauge(f"{_MBEAN},name=ActiveBrokerCount", "Brokers that are registered.")
+TOPICS: Final = gauge(f"{_MBEAN},name=GlobalTopicCount", "Topics of the cluster.")
+PARTITIONS: Final = gauge(f"{_MBEAN},name=GlobalPartitionCount", "Partitions of the cluster.")
+OFFLINE: Final = gauge(f"{_MBEAN},name=OfflinePartitionsCount", "Partitions without a leader.")
+IMBALANCE: Final = gauge(
+    f"{_MBEAN},name=PreferredReplicaImbalanceCount", "Partitions that their preferred replica does not lead."
+)
+
+METRICS: Final = (ACTIVE, BROKERS, TOPICS, PARTITIONS, OFFLINE, IMBALANCE)
+
+_TOPICS_PER_STEP: Final = 64
+_PARTITIONS_PER_STEP: Final = 1000
+
+
+def collect_controller(controller: "Controller") -> Collected:
+    """Return the metrics of the controller."""
+    active = controller.is_active
+    values = [0, 0, 0, 0, 0]
+    if active:
+        for counted in _count(controller.image):
+            if counted is None:
+                yield None
+            else:
+                values = counted
+    yield Family(ACTIVE, [("", int(active))])
+    for metric, value in zip(METRICS[1:], values, strict=True):
+        yield Family(metric, [("", value)])
+
+
+def _count(image: "ClusterMetadata") -> Iterator[list[int] | None]:
+    """Count the image, with pauses; the last item are the numbers in the order of `METRICS`."""
+    partitions = offline = imbalance = since_pause = 0
+    topics = list(image.topics.values())
+    for number, topic in enumerate(topics):
+        since_pause += len(topic.partitions)
+        if number % _TOPICS_PER_STEP == 0 or since_pause > _PARTITIONS_PER_STEP:
+            since_pause = 0
+            yield None
+        partitions += len(topic.partitions)
+        for partition in topic.partitions:
+            if partition.leader < 0:
+                offline += 1
+            elif partition.replicas and partition.leader != partition.replicas[0]:
+                imbalance += 1
+    yield [len(image.brokers), len(topics), partitions, offline, imbalance]

@@ -1,0 +1,97 @@
+"""Metrics of requests: numbers, errors, and times by stage (KIP-188)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from odradek.protocol.errors import ErrorCode, read_error_code
+from odradek.server.apis import APIS, PRODUCE_KEY
+from odradek.server.measurements.request_times import FETCH_KEY, FOLLOWER, ApiTimes, RequestTimes, quantiles
+from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics.declaration import QUANTILES, Collected, Family, Sample, histogram, labels, meter
+
+_MBEAN: Final = "kafka.network:type=RequestMetrics"
+
+REQUESTS: Final = meter(f"{_MBEAN},name=RequestsPerSec", "Requests, by API and version.")
+ERRORS: Final = meter(f"{_MBEAN},name=ErrorsPerSec", "Error codes in responses, by API; NONE for those without one.")
+TOTAL: Final = histogram(f"{_MBEAN},name=TotalTimeMs", "Time from the arrival of a request to its response, in ms.")
+QUEUE: Final = histogram(f"{_MBEAN},name=RequestQueueTimeMs", "Time before a request is begun, in ms.")
+LOCAL: Final = histogram(f"{_MBEAN},name=LocalTimeMs", "Time in the handler, in ms.")
+REMOTE: Final = histogram(
+    f"{_MBEAN},name=RemoteTimeMs", "Time that a request waits for replicas, records or long work, in ms."
+)
+THROTTLE: Final = histogram(f"{_MBEAN},name=ThrottleTimeMs", "Time for which a client is throttled, in ms.")
+RESPONSE_QUEUE: Final = histogram(f"{_MBEAN},name=ResponseQueueTimeMs", "Time before a response is sent, in ms.")
+SEND: Final = histogram(f"{_MBEAN},name=ResponseSendTimeMs", "Time until the socket accepts a response, in ms.")
+
+_STAGES: Final = (
+    (TOTAL, "total"),
+    (QUEUE, "queue"),
+    (LOCAL, "local"),
+    (REMOTE, "remote"),
+    (THROTTLE, "throttle"),
+    (RESPONSE_QUEUE, "response_queue"),
+    (SEND, "send"),
+)
+
+METRICS: Final = (REQUESTS, ERRORS, *(one for stage, _ in _STAGES for one in stage))
+
+_FETCH_NAMES: Final = {b"": "FetchConsumer", FOLLOWER: "FetchFollower"}
+
+
+def collect_requests(times: RequestTimes, errors: ResponseErrors) -> Collected:
+    """Return the metrics of all APIs that were used."""
+    by_name: defaultdict[str, list[ApiTimes]] = defaultdict(list)
+    counts: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for code, found in times.by_code.items():
+        name, version = APIS[code[1]].name, code[3]
+        by_name[name].append(found)
+        if code[1] == FETCH_KEY:
+            by_name[_FETCH_NAMES[code[4:]]].append(found)
+        counts[name, version] += found.total.count
+    yield Family(REQUESTS, [(labels(request=name, version=version), n) for (name, version), n in counts.items()])
+    produces = sum(n for (name, _), n in counts.items() if name == APIS[PRODUCE_KEY].name)
+    yield Family(ERRORS, _error_samples(errors, produces))
+    yield None
+    for stage, attribute in _STAGES:
+        recent = {name: _find_recent(found, attribute) for name, found in by_name.items()}
+        yield None
+        yield Family(stage.quantiles, _quantile_samples(recent))
+        yield Family(stage.observations, [(labels(request=name), _count(found)) for name, found in by_name.items()])
+
+
+def _error_samples(errors: ResponseErrors, produces: int) -> Iterator[Sample]:
+    """Return the samples of error codes; the produce fast path does not count its responses, which have no error."""
+    counts = errors.counts.copy()
+    name = APIS[PRODUCE_KEY].name
+    fast = produces - sum(n for (api, _), n in counts.items() if api == name)
+    if fast > 0:
+        counts[name, ErrorCode.NONE] += fast
+    for (api, code), count in counts.items():
+        yield labels(request=api, error=read_error_code(code).name), count
+
+
+def _count(found: Iterable[ApiTimes]) -> int:
+    """Return the number of requests of several versions; as in Kafka each has a time in every stage."""
+    return sum(times.total.count for times in found)
+
+
+def _find_recent(found: Iterable[ApiTimes], attribute: str) -> Mapping[int, int]:
+    """Return the recent durations of several versions in one stage, by bucket.
+
+    Most requests pass some of the stages without a wait, which is not recorded; their durations are 0.
+    """
+    merged: defaultdict[int, int] = defaultdict(int)
+    for times in found:
+        recent: defaultdict[int, int] = getattr(times, attribute).recent_buckets()
+        recent[0] += max(0, sum(times.total.recent_buckets().values()) - sum(recent.values()))
+        for bucket, count in recent.items():
+            merged[bucket] += count
+    return merged
+
+
+def _quantile_samples(recent: Mapping[str, Mapping[int, int]]) -> Iterator[Sample]:
+    fractions = [fraction for fraction, _ in QUANTILES]
+    for name, buckets in recent.items():
+        for (_, label), duration_s in zip(QUANTILES, quantiles(buckets, fractions), strict=True):
+            yield labels(request=name, quantile=label), round(duration_s * 1000, 3)

@@ -1,0 +1,56 @@
+"""Metrics of the records that pass through this broker, in total and by topic."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from odradek.replication.replicas.topic_traffic import TopicTraffic, Traffic
+from odradek.server.metrics.declaration import Collected, Family, Sample, labels, meter
+
+_MBEAN: Final = "kafka.server:type=BrokerTopicMetrics"
+
+_BY_TOPIC: Final = (
+    (meter(f"{_MBEAN},name=MessagesInPerSec", "Records that producers appended."), "messages_in"),
+    (meter(f"{_MBEAN},name=BytesInPerSec", "Bytes of batches that producers appended."), "bytes_in"),
+    (meter(f"{_MBEAN},name=BytesOutPerSec", "Bytes of records sent to consumers."), "bytes_out"),
+    (meter(f"{_MBEAN},name=BytesRejectedPerSec", "Bytes of batches larger than the limits."), "bytes_rejected"),
+    (meter(f"{_MBEAN},name=TotalProduceRequestsPerSec", "Batches of Produce requests."), "produce_requests"),
+    (
+        meter(f"{_MBEAN},name=FailedProduceRequestsPerSec", "Batches that were refused as invalid."),
+        "failed_produce_requests",
+    ),
+    (
+        meter(f"{_MBEAN},name=TotalFetchRequestsPerSec", "Reads of partitions by Fetch, except those at the log end."),
+        "fetch_requests",
+    ),
+    (meter(f"{_MBEAN},name=FailedFetchRequestsPerSec", "Reads of partitions that failed."), "failed_fetch_requests"),
+    (
+        meter(f"{_MBEAN},name=InvalidMessageCrcRecordsPerSec", "Batches that were refused as corrupt."),
+        "invalid_crc_records",
+    ),
+)
+
+_IN_TOTAL: Final = (
+    (meter(f"{_MBEAN},name=ReplicationBytesInPerSec", "Bytes fetched from leaders."), "replication_bytes_in"),
+    (meter(f"{_MBEAN},name=ReplicationBytesOutPerSec", "Bytes sent to followers."), "replication_bytes_out"),
+)
+
+METRICS: Final = tuple(metric for metric, _ in (*_BY_TOPIC, *_IN_TOTAL))
+
+
+def collect_traffic(traffic: Traffic, max_topics: int) -> Collected:
+    """Return the counters of this broker, and those of up to `max_topics` topics."""
+    total = traffic.total()
+    topics = list(islice(traffic.by_topic.items(), max_topics))
+    yield None
+    names = [labels(topic=topic) for topic, _ in topics]
+    for metric, attribute in _BY_TOPIC:
+        yield Family(metric, _samples(attribute, total, names, [counters for _, counters in topics]))
+    for metric, attribute in _IN_TOTAL:
+        yield Family(metric, [("", getattr(total, attribute))])
+
+
+def _samples(attribute: str, total: TopicTraffic, names: list[str], topics: list[TopicTraffic]) -> Iterator[Sample]:
+    yield "", getattr(total, attribute)
+    for name, counters in zip(names, topics, strict=True):
+        yield name, getattr(counters, attribute)
