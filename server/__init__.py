@@ -22,6 +22,8 @@
 - `coordinators`: coordinators on the reactor
 - `brokers`: requests to other brokers
 - `work`: long work in slices, and on threads
+- `measurements`: times and errors of requests
+- `metrics`: the metrics of a broker, for Prometheus
 - `stores`: the metadata store, embedded or in ZooKeeper
 - `store_location`: the directory of the metadata store, or the connection to ZooKeeper
 - `broker_ids`: broker ids that are generated in ZooKeeper

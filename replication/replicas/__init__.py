@@ -1,5 +1,6 @@
 """The replicas on this broker.
 
+- `topic_traffic`: counters of records, for metrics
 - `partition`: role and high watermark of a partition
 - `leader_state`: a leader's followers and their progress
 - `isr`: the in-sync replicas of a leader's partition, and a pending change of them

@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from odradek.protocol.codec_source import Buffer
+from odradek.server.work.clock import IterationEnd
 
 FETCH_KEY: Final = 1
 FOLLOWER: Final = b"f"
 """Suffix of the code of a follower's fetch."""
 
-MAX_ENDED: Final = 256
-"""Requests that are counted together at most."""
 
 BUCKETS_PER_ROOT: Final = 200
 """A duration of `s` seconds is counted in bucket `int(s ** 0.25 * 200)`: its width is 20 % at 0.1 ms, 11 % at 1 ms, 6 %
@@ -154,15 +153,22 @@ class RequestTimes:
 
     by_code: by the bytes of API key and version in the header; those of followers' fetches have another byte
     is_served: returns whether an API key and version are served, because clients may send any
+    iteration_end: of the reactor; requests are counted after the responses of the iteration
     on_slow: called for a request with a total of `slow_s` or more, and the times of its response queue and its sending
     """
 
-    __slots__ = ("_clock", "_ended", "_window_end_s", "by_code", "is_served", "on_slow", "slow_s")
+    __slots__ = (
+        "_clock", "_ended", "_is_last", "_iteration_end", "_window_end_s", "by_code", "is_served", "on_slow", "slow_s",
+    )  # fmt: skip
 
-    def __init__(self, clock: Callable[[], float], is_served: Callable[[int], bool]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], is_served: Callable[[int], bool], iteration_end: IterationEnd
+    ) -> None:
         self._clock = clock
         self._window_end_s = clock() + WINDOW_S
+        self._iteration_end = iteration_end
         self._ended: list[EndedRequest] = []
+        self._is_last = False
         self.by_code: dict[bytes, ApiTimes] = {}
         self.is_served = is_served
         self.slow_s = math.inf
@@ -171,13 +177,24 @@ class RequestTimes:
     def end(self, request: EndedRequest) -> None:
         """Add a request whose response is about to be sent."""
         self._ended.append(request)
-        if len(self._ended) >= MAX_ENDED:
-            self.count()
+        if len(self._ended) == 1:
+            self._iteration_end.add(self)
+
+    def flush(self) -> None:
+        """Count the requests, after the responses that are sent at the end of this iteration."""
+        if not self._is_last:
+            # The writers that were added since come first.
+            self._is_last = True
+            self._iteration_end.add(self)
+            return
+        self._is_last = False
+        self.count()
+
+    def abort(self) -> None:
+        """Do nothing: after a failure to count, the next requests are counted."""
 
     def count(self) -> None:
-        """Count the requests of `end`, because their responses were sent, or wait for their sockets."""
-        if not self._ended:
-            return
+        """Count the requests of `end`, whose responses were sent, or wait for their sockets."""
         now_s = self._clock()
         if now_s >= self._window_end_s:
             self.begin_window(now_s)
@@ -293,6 +310,12 @@ class ConnectionTimes:
     def take_appended(self) -> BegunRequest:
         """Take the first request of `append`, whose response is in turn."""
         return self._appended.popleft()
+
+    def release(self) -> None:
+        """Drop all requests, which refer to this object, because the connection is lost."""
+        self._arrivals.clear()
+        self._appended.clear()
+        self.sending = []
 
     def drained(self) -> None:
         """Count the requests whose responses the socket has accepted now."""

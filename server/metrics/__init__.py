@@ -16,5 +16,6 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `readiness`: the answer of /readyz
 - `view`: the state of the broker, and all collectors
 - `endpoint`: the HTTP server
+- `catalog`: all metrics, and their documentation
 - `broker_metrics`: all of it, for a broker
 """

@@ -1,13 +1,12 @@
 """The metrics of one broker: measurements of its requests, and the HTTP server that shows them."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
 from odradek.server.metrics.endpoint import MetricsEndpoint
 from odradek.server.metrics.view import RUNNING, STOPPING, BrokerView
-from odradek.server.network.write_coalescer import WriteCoalescer
 
 if TYPE_CHECKING:
     from odradek.server.environment import Environment
@@ -32,11 +31,10 @@ class BrokerMetrics:
     ) -> None:
         """Bind the port of `metrics.listener`. Raises ListenError."""
         self._view = view = BrokerView(config, environment, connections, slices)
-        self.times = view.times = RequestTimes(environment.reactor.seconds, self._is_served)
+        reactor = environment.reactor
+        self.times = view.times = RequestTimes(reactor.seconds, self._is_served, reactor.write_coalescer)
         self.errors = view.errors = ResponseErrors()
-        self._write_coalescer = cast(WriteCoalescer, environment.reactor.write_coalescer)
         self._endpoint = MetricsEndpoint(endpoint, view)
-        self._write_coalescer.after_flush = self.times.count
 
     @property
     def address(self) -> str:
@@ -53,8 +51,7 @@ class BrokerMetrics:
         self._view.state = STOPPING
 
     def stop(self) -> None:
-        """Close the HTTP server, and measure nothing more."""
-        self._write_coalescer.after_flush = None
+        """Close the HTTP server."""
         self._endpoint.stop()
 
     def _is_served(self, code: int) -> bool:

@@ -74,12 +74,6 @@ def percentage(mbean: str, help: str) -> Metric:
     return Metric(f"kafka_{domain}_{kind}_{name.removesuffix('percent')}_percent", GAUGE, help, f"{mbean} Value")
 
 
-def quota_value(attribute: str, help: str) -> Metric:
-    """Declare an attribute of the MBeans of quotas, whose type is in the label `resource`."""
-    name = f"kafka_server_quota_{attribute}"
-    return Metric(name, GAUGE, help, f"kafka.server:type=Produce|Fetch|Request|ControllerMutation {attribute}")
-
-
 def histogram(mbean: str, help: str) -> HistogramMetric:
     """Declare a histogram."""
     domain, kind, name = _split(mbean)

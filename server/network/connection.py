@@ -184,6 +184,9 @@ class Connection:
         self._clear_backlog()
         self._cancel_unmute()
         self._transport = _LOST
+        times, self._times = self._times, None
+        if times is not None:
+            times.release()
         waiting, self.in_progress = self.in_progress, None
         if waiting is not None:
             try:

@@ -6,7 +6,6 @@ of them then copies all batches that were appended meanwhile.
 """
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from odradek.server.work.clock import Flushable
@@ -18,15 +17,13 @@ class WriteCoalescer:
     """The writers to flush after the events of a poll. At `LIMIT` writers all are flushed at once.
 
     waiting: the writers, in the order of their calls of `add`; empty after `flush`
-    after_flush: called after responses were sent, if it is set
     """
 
     LIMIT: Final = 64
 
-    __slots__ = ("after_flush", "waiting")
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self.after_flush: Callable[[], None] | None = None
         self.waiting: list[Flushable] = []
 
     def add(self, waiting: Flushable) -> None:
@@ -45,5 +42,3 @@ class WriteCoalescer:
                 except Exception:
                     logger.exception("responses could not be sent; closing the connection; please report it")
                     one.abort()
-        if self.after_flush is not None:
-            self.after_flush()

@@ -31,6 +31,7 @@ from odradek.protocol.messages.fetch import (
 from odradek.server.apis import Api
 from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
+from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.network import stalls
 from odradek.server.network.connection import Connection
 from odradek.server.network.connections import ConnectionRegistry
@@ -361,7 +362,12 @@ class Edge:
         services = SimpleNamespace(reactor=self.reactor)
         find_timeout_ms = partial(stalls.find_timeout_ms, None)
         self.registry = ConnectionRegistry(self.reactor, find_timeout_ms, more.get("max_idle_ms", -1))
-        dispatch = Dispatch(services, {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")})
+        self.times = RequestTimes(self.reactor.seconds, lambda code: True, self.reactor.write_coalescer)
+        dispatch = Dispatch(
+            services,
+            {FETCH_KEY: Api(FETCH_KEY, "Fetch", 4, VERSION, "api_versions:edge")},
+            request_times=self.times,
+        )
         handlers: Any = any_handler_module
         handlers.edge, handlers.edge_error = self._handle, self._error_response
         context = RequestContext("host", "PLAINTEXT")
@@ -595,6 +601,13 @@ class Edge:
         except Asleep:
             return self
 
+    def _check_times(self, *, is_broken):
+        """Assert that the times of each request were counted once, with those of its stages."""
+        counted = sum(times.total.count for times in self.times.by_code.values())
+        assert counted <= len(self.began) + 1 if is_broken else counted == len(self.began)
+        for times in self.times.by_code.values():
+            assert all(histogram.count <= times.total.count for histogram in times.histograms())
+
     def check(self):
         """Assert that each request is answered once and in order, or the connection is closed, and nothing is left."""
         expected = list(self._expected())
@@ -604,6 +617,7 @@ class Edge:
         is_broken = self.socket.has_failed or any(kind in CLOSING for kind in self.kinds)
         assert self.answers == (expected[: len(self.answers)] if is_broken else expected)
         assert not self.protocol.connection.is_in_line
+        self._check_times(is_broken=is_broken or self.has_left)
         if is_broken or self.has_left:
             assert self.socket.is_closed
             assert not self.reactor._poller.masks.keys() - {OTHER_FD}

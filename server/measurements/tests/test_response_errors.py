@@ -1,0 +1,44 @@
+"""Counts of error codes."""
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.api_versions import ApiVersionsResponse
+from odradek.protocol.messages.fetch import (
+    FetchResponse,
+    FetchResponseFetchableTopicResponse,
+    FetchResponsePartitionData,
+)
+from odradek.protocol.messages.metadata import MetadataResponse
+from odradek.server.measurements.response_errors import MAX_CODES, ResponseErrors
+
+
+def fetch_response(*codes, error_code=0):
+    rows = [FetchResponsePartitionData(partition_index=0, error_code=code, records=b"") for code in codes]
+    topic = FetchResponseFetchableTopicResponse(topic="t", partitions=rows)
+    return FetchResponse(error_code=error_code, responses=[topic])
+
+
+def test_codes_of_all_levels_are_counted():
+    errors = ResponseErrors()
+    errors.count("Fetch", fetch_response(0, 0, ErrorCode.OFFSET_OUT_OF_RANGE))
+    errors.count("Fetch", fetch_response(0, error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+    errors.count("ApiVersions", ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))
+    assert errors.counts == {
+        ("Fetch", 0): 4,
+        ("Fetch", ErrorCode.OFFSET_OUT_OF_RANGE): 1,
+        ("Fetch", ErrorCode.FETCH_SESSION_ID_NOT_FOUND): 1,
+        ("ApiVersions", ErrorCode.UNSUPPORTED_VERSION): 1,
+    }
+
+
+def test_null_arrays_have_no_codes():
+    errors = ResponseErrors()
+    response = MetadataResponse()
+    response.topics = None  # type: ignore[assignment]
+    errors.count("Metadata", response)
+    assert sum(errors.counts.values()) <= 1
+
+
+def test_the_codes_of_a_large_response_are_bounded():
+    errors = ResponseErrors()
+    errors.count("Fetch", fetch_response(*[0] * (2 * MAX_CODES)))
+    assert sum(errors.counts.values()) == MAX_CODES

@@ -1,0 +1,33 @@
+"""All metrics, and the table of docs/metrics.md."""
+
+from typing import Final
+
+from odradek.server.metrics import controller, coordinators, logs, network, partitions, process, requests, traffic
+from odradek.server.metrics.declaration import Metric
+
+_SECTIONS: Final = (
+    ("Requests", requests.METRICS),
+    ("Records", traffic.METRICS),
+    ("Partitions and replicas", partitions.METRICS),
+    ("Controller", controller.METRICS),
+    ("Log directories", logs.METRICS),
+    ("Groups and transactions", coordinators.METRICS),
+    ("Connections and threads", network.METRICS),
+    ("Process", process.METRICS),
+)
+
+METRICS: Final[tuple[Metric, ...]] = tuple(metric for _, section in _SECTIONS for metric in section)
+
+
+def format_tables() -> str:
+    """Return the tables of docs/metrics.md."""
+    parts = []
+    for title, metrics in _SECTIONS:
+        rows = "".join(_format_row(metric) for metric in metrics)
+        parts.append(f"### {title}\n\n| metric | type | MBean of Kafka | meaning |\n|---|---|---|---|\n{rows}")
+    return "\n".join(parts)
+
+
+def _format_row(metric: Metric) -> str:
+    mbean = f"`{metric.mbean}`" if metric.mbean else ""
+    return f"| `{metric.name}` | {metric.kind} | {mbean} | {metric.help} |\n"
