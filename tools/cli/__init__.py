@@ -14,5 +14,8 @@
 - `consumer_groups`: `odradek group`
 - `offset_reset`: `odradek group reset`
 - `configs`: `odradek config`
+- `brokers`: `odradek broker`
+- `features`: `odradek cluster features`
+- `transactions`: `odradek transaction`
 - `clusters`: `odradek cluster`
 """
