@@ -47,7 +47,7 @@ def levels(configs: Any) -> dict[str, str]:
 
 def test_a_level_is_set_and_removed(configs: Any, broker_id: int) -> None:
     before = levels(configs)
-    assert {"root", NAME, "kafka.log.LogManager", "kafka.network.SocketServer"} <= set(before)
+    assert {"root", NAME, "kafka.log.LogManager", "kafka.network.SocketServer", "kafka.request.logger"} <= set(before)
     assert set(before.values()) <= {"FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE"}
     for level in ("FATAL", "TRACE"):
         done = configs("--alter", "--add-config", f"{NAME}={level},kafka.log.LogManager=WARN")

@@ -134,6 +134,16 @@ class Dispatch:
         found = self.bound.get(code)
         return found if found is not None else self._bind(*split_api_code(code))
 
+    def is_served(self, code: int) -> bool:
+        """Return whether an API code is one of a served version. Clients may send any codes."""
+        key, version = split_api_code(code)
+        api = self._apis.get(key)
+        return api is not None and api.first_version <= version <= api.last_version
+
+    def find_name(self, key: int) -> str:
+        """Return the name of a served API."""
+        return self._apis[key].name
+
     def count_unexpected(self, api_name: str) -> None:
         """Count an unexpected exception of a handler."""
         self.unexpected_errors[api_name] += 1

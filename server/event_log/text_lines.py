@@ -6,8 +6,13 @@ Times are in UTC. A message is a short text followed by key=value pairs. Control
 from the network cannot forge a line. Only a traceback takes additional lines, each indented.
 """
 
+import json
 import logging
 import time
+from typing import Final
+
+MAX_NAME_LENGTH: Final = 200
+"""Characters of a quoted name; longer names are shortened."""
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
     9: "\\t",
@@ -40,3 +45,10 @@ def format_time(record: logging.LogRecord) -> str:
 def short_name(record: logging.LogRecord) -> str:
     """Return the name of an event's logger, without the name of this package."""
     return record.name.removeprefix("odradek.")
+
+
+def quote(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a name in quotation marks, in printable ASCII, shortened to `max_length` characters before escapes."""
+    if len(text) > max_length:
+        text = f"{text[:max_length]}... ({len(text)} characters)"
+    return json.dumps(text)

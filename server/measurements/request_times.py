@@ -143,6 +143,9 @@ BegunRequest = tuple[bytes, float, float, float]
 """A request that waits: API key and version as in its header, time in the request queue, local time, and the time at
 which the wait began."""
 
+_UNMEASURED: Final[BegunRequest] = (b"\xff\xff\xff\xff", 0.0, 0.0, 0.0)
+"""A request of which the beginning was not measured; no API has this code."""
+
 EndedRequest = tuple["ConnectionTimes", bytes, float, float, float, float]
 """A request whose response is ready: its connection, API key and version, times in the request queue, local and remote,
 and the time at which the response was ready. A plain tuple, because there is one for each request."""
@@ -273,6 +276,11 @@ class ConnectionTimes:
     def arrive(self, count: int, now_s: float) -> None:
         """Record the arrival of requests that wait to be begun."""
         self._arrivals.extend([now_s] * count)
+
+    def adopt(self, waiting_count: int, appended_count: int, now_s: float) -> None:
+        """Add the requests that a connection has when the measurement begins. Appended ones are not counted."""
+        self.arrive(waiting_count, now_s)
+        self._appended.extend([_UNMEASURED] * appended_count)
 
     def take(self) -> None:
         """Take the next request that waits; it is about to be begun."""

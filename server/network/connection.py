@@ -120,6 +120,15 @@ class Connection:
         self._unmute_call: DelayedCall | None = None
         self._refusal = ""
 
+    def measure(self) -> None:
+        """Begin or end to measure the times of requests, because `Dispatch.request_times` has changed."""
+        times = self._dispatch.request_times
+        if times is None:
+            self._end_measurement()
+        elif self._times is None and self._transport is not _LOST:
+            self._times = ConnectionTimes(times, self.context, self._transport)
+            self._times.adopt(len(self._backlog), len(self._appended), self._scheduler.ended_s)
+
     @property
     def next_frame(self) -> bytes | memoryview | None:
         """The next request of the backlog; None if it is empty."""
@@ -184,9 +193,7 @@ class Connection:
         self._clear_backlog()
         self._cancel_unmute()
         self._transport = _LOST
-        times, self._times = self._times, None
-        if times is not None:
-            times.release()
+        self._end_measurement()
         waiting, self.in_progress = self.in_progress, None
         if waiting is not None:
             try:
@@ -357,6 +364,11 @@ class Connection:
             writer.flush()
             if writer.is_idle:
                 self._close()
+
+    def _end_measurement(self) -> None:
+        times, self._times = self._times, None
+        if times is not None:
+            times.release()
 
     def _clear_backlog(self) -> None:
         self._backlog.clear()

@@ -15,6 +15,4 @@
 - `offset_reset`: `odradek group reset`
 - `configs`: `odradek config`
 - `clusters`: `odradek cluster`
-- `logs`: `odradek log`
-- `progress`: a progress bar for long work
 """

@@ -44,6 +44,7 @@ KAFKA_LOGGERS: Final[dict[str, str]] = {
     "kafka.log.LogManager": f"{_PACKAGE}.log.management",
     "kafka.network": f"{_PACKAGE}.server.network",
     "kafka.network.SocketServer": f"{_PACKAGE}.server.network",
+    "kafka.request.logger": f"{_PACKAGE}.request",
     "kafka.server.ReplicaFetcherThread": f"{_PACKAGE}.replication.following",
     "kafka.server.ReplicaManager": f"{_PACKAGE}.replication.replicas",
     "org.apache.kafka": _PACKAGE,

@@ -6,21 +6,18 @@ Names come from clients: they are quoted, so that none can look like another par
 Kafka's kafka.authorizer.logger.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple
 
 from odradek.protocol.access_control import Operation, ResourceType
+from odradek.server.event_log.text_lines import MAX_NAME_LENGTH, quote
 from odradek.server.security.authorization.acl_index import Decision
 
 logger = logging.getLogger("odradek.authorizer")
 
 RunLater = Callable[[int, Callable[[], Coroutine[Any, Any, None]]], object]
-
-MAX_NAME_LENGTH: Final = 200
-"""Characters of a name in a line; longer names are shortened."""
 
 MAX_DENIALS_PER_S: Final = 1000
 """Lines in a second, besides the first lines of clients. A request may name thousands of resources, and a line takes
@@ -168,10 +165,3 @@ def _describe(attempt: Attempt, decision: Decision) -> tuple[str, ...]:
     principal, host, operation, resource_type, name = attempt
     resource = f"{resource_type.title}:{'any' if name is None else quote(name)}"
     return quote(principal), host, operation.title, resource, quote(str(decision), 3 * MAX_NAME_LENGTH)
-
-
-def quote(text: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a name in quotation marks, in printable ASCII, shortened to `max_length` characters before escapes."""
-    if len(text) > max_length:
-        text = f"{text[:max_length]}... ({len(text)} characters)"
-    return json.dumps(text)

@@ -12,7 +12,7 @@ from odradek.replication.metadata.acls.acl_cache import AclCache
 from odradek.replication.metadata.acls.bindings import AclEntry, ResourcePattern
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.pauses import no_pause
-from odradek.server.event_log.text_lines import TextFormatter
+from odradek.server.event_log.text_lines import MAX_NAME_LENGTH, TextFormatter
 from odradek.server.security.authorization import acl_authorizer, audit_log
 from odradek.server.security.authorization.acl_authorizer import AclAuthorizer
 from odradek.server.security.principal import ANONYMOUS, Principal
@@ -240,4 +240,4 @@ def test_the_number_of_distinguished_clients_is_bounded(setup, denials, caplog):
     assert caplog.messages[-1] == OMITTED + "count=35 clients=0 others=35 most="
     assert log._counts == {}
     setup.authorizer.allows(client("n" * 30_000), READ, TOPIC, "t")
-    assert all(len(principal) == audit_log.MAX_NAME_LENGTH for principal, _ in log._counts)
+    assert all(len(principal) == MAX_NAME_LENGTH for principal, _ in log._counts)
