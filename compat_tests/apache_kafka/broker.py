@@ -9,6 +9,7 @@ It has the same interface as `odradek.testing.OdradekBroker`, so that a test can
 import atexit
 import contextlib
 import functools
+import os
 import shutil
 import subprocess
 import tempfile
@@ -71,6 +72,7 @@ class ApacheKafkaBroker(ManagedProcess):
     directory       directory of configuration, log and data; by default a temporary one, removed at the end
     heap            the JVM's -Xmx and -Xms
     jvm_options     further JVM flags
+    plugins         directories with the classes of plugins
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class ApacheKafkaBroker(ManagedProcess):
         directory: Path | None = None,
         heap: str = "512m",
         jvm_options: Sequence[str] = QUICK_JVM,
+        plugins: Sequence[str] = (),
     ) -> None:
+        self._plugins = tuple(plugins)
         self._own_properties = dict(properties or {})
         self._heap = heap
         self._jvm_options = tuple(jvm_options)
@@ -169,7 +173,7 @@ class ApacheKafkaBroker(ManagedProcess):
         command += [
             f"-Dlog4j2.configurationFile={logging}",
             "-cp",
-            kafka_classpath(),
+            os.pathsep.join([kafka_classpath(), *self._plugins]),
             "kafka.Kafka",
             str(properties),
         ]

@@ -6,7 +6,6 @@ environment, directory or JVM, or that is run while another one runs, has a proc
 
 import atexit
 import contextlib
-import hashlib
 import os
 import selectors
 import struct
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from compat_tests import processes
-from compat_tests.apache_kafka.jars import cache_directory, java, kafka_classpath, locked
+from compat_tests.apache_kafka.jars import java, kafka_classpath
+from compat_tests.apache_kafka.programs import compile_program
 
 SOURCE: Final = Path(__file__).with_name("ToolServer.java")
 
@@ -34,24 +34,6 @@ class ToolTimeoutError(Exception):
     """A tool did not end in time; its JVM was killed."""
 
 
-def _compile() -> str:
-    """Return the directory of the compiled server."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + kafka_classpath().encode()).hexdigest()[:10]
-    directory = cache_directory() / f"tool-server-{digest}"
-    if not directory.exists():
-        with locked(cache_directory()):
-            if not directory.exists():
-                part = directory.with_suffix(".part")
-                compiler = Path(java()).resolve().with_name("javac")
-                if not compiler.exists():
-                    raise RuntimeError(f"{compiler} is missing; install a JDK: apt-get install openjdk-17-jdk-headless")
-                options = ["--release", "17", "-cp", kafka_classpath(), "-d", str(part)]
-                command = [str(compiler), *options, str(SOURCE)]
-                subprocess.run(command, check=True, capture_output=True, timeout=300)
-                part.rename(directory)
-    return str(directory)
-
-
 def _find_environment() -> tuple[dict[str, str], str]:
     return {name: value for name, value in os.environ.items() if name not in _UNRELATED}, os.getcwd()
 
@@ -62,7 +44,7 @@ class _Jvm:
     def __init__(self, options: Sequence[str]) -> None:
         self.environment = _find_environment()
         self.uses = 0
-        classpath = os.pathsep.join([kafka_classpath(), _compile()])
+        classpath = os.pathsep.join([kafka_classpath(), compile_program(SOURCE, "tool-server")])
         self.process = processes.start(
             [java(), *options, "-cp", classpath, "ToolServer"],
             stdin=subprocess.PIPE,

@@ -20,6 +20,7 @@ from compat_tests.apache_kafka.tool_server import ToolServer, ToolTimeoutError
 ACLS = "org.apache.kafka.tools.AclCommand"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
+CLIENT_METRICS = "org.apache.kafka.tools.ClientMetricsCommand"
 CONSUMER_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 GET_OFFSETS = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS = "org.apache.kafka.tools.DeleteRecordsCommand"
