@@ -31,7 +31,7 @@ CASES = [
     for case in (*RECORD_CASES, *GROUP_CASES, *TRANSACTION_CASES, *ADMIN_CASES, *SECURITY_CASES)
     for version in case.versions
 ]
-WITHOUT_RIGHTS = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+WITHOUT_RIGHTS = {"ApiVersions", "GetTelemetrySubscriptions", "PushTelemetry", "SaslHandshake", "SaslAuthenticate"}
 NOT_LEADER = 6
 _numbers = itertools.count(1)
 

@@ -148,6 +148,11 @@ def test_configurations_are_the_same_at_each_broker(cluster, tool, unique):
     tool(tools.CONFIGS, "--alter", *third, "--delete-config", "log.cleaner.backoff.ms", broker=3)
     tool(tools.CONFIGS, "--alter", *default, "--delete-config", "log.cleaner.backoff.ms", broker=1)
     wait_until(lambda: "14999" not in described(2, *default))
+    metrics = ("--entity-type", "client-metrics", "--entity-name", unique)
+    tool(tools.CONFIGS, "--alter", *metrics, "--add-config", "interval.ms=7777", broker=2)
+    shown_by_all("interval.ms=7777", *metrics)
+    tool(tools.CONFIGS, "--alter", *metrics, "--delete-config", "interval.ms", broker=3)
+    wait_until(lambda: "7777" not in described(1, *metrics))
 
 
 def test_offsets_and_directories_of_all_brokers(cluster, tool, unique):

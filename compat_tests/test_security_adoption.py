@@ -1,4 +1,4 @@
-"""Adoption of the ACLs, SCRAM users and quotas of a directory that Apache Kafka wrote."""
+"""Adoption of the ACLs, SCRAM users, quotas and subscriptions of a directory that Apache Kafka wrote."""
 
 import re
 from pathlib import Path
@@ -44,6 +44,10 @@ def fill(kafka: ApacheKafkaBroker) -> None:
     alter(server, *pair, "--add-config", "request_percentage=12.5,consumer_byte_rate=7")
     alter(server, *pair, "--delete-config", "consumer_byte_rate")
     alter(server, "--entity-type", "ips", "--entity-name", "10.0.0.1", "--add-config", "connection_creation_rate=9")
+    metrics = ("--entity-type", "client-metrics", "--entity-name")
+    alter(server, *metrics, "all of a/b", "--add-config", "metrics=[a.,b],match=[client_id=x],interval.ms=1000")
+    alter(server, *metrics, "gone", "--add-config", "interval.ms=1000")
+    alter(server, *metrics, "gone", "--delete-config", "interval.ms")
     acls = ("--bootstrap-server", server)
     rules = ("--allow-principal", "User:alice", "--deny-principal", "User:bob", "--deny-host", "10.0.0.9")
     tools.run(tools.ACLS, *acls, "--add", *rules, "--operation", "All", "--topic", "orders", "--group", "*")
@@ -55,9 +59,9 @@ def fill(kafka: ApacheKafkaBroker) -> None:
 
 
 def described(server: str) -> set[str]:
-    """Return the quotas and the mechanisms of all users, clients and addresses, as kafka-configs prints them."""
+    """Return the configurations of users, clients, addresses and client metrics, as kafka-configs prints them."""
     found = set()
-    for kinds in (("users",), ("clients",), ("users", "clients"), ("ips",)):
+    for kinds in (("users",), ("clients",), ("users", "clients"), ("ips",), ("client-metrics",)):
         options = [part for kind in kinds for part in ("--entity-type", kind)]
         lines = tools.run(tools.CONFIGS, "--bootstrap-server", server, "--describe", *options).lines
         found.update(re.sub(r"\s+", " ", line).strip() for line in lines)
@@ -84,7 +88,7 @@ def test_users_quotas_and_acls_are_those_of_kafka(tmp_path: Path, clean: bool) -
         fill(kafka)
         acls, entities = describe(kafka), described(kafka.bootstrap_servers)
         kafka.stop() if clean else kafka.kill()
-    assert len(acls) == 6 and any("producer_byte_rate" in line for line in entities)
+    assert len(acls) == 6 and all(any(text in line for line in entities) for text in ("producer_byte_rate", "a/b"))
     with OdradekBroker({**AUTHORIZER, **LISTENERS, "log.dirs.adopt": "true"}, directory=tmp_path) as broker:
         for _ in range(2):
             assert describe(broker) == acls

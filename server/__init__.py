@@ -17,6 +17,7 @@
 - `network`: connections and requests
 - `security`: encryption, identities and rights of clients
 - `quotas`: quotas of clients
+- `telemetry`: metrics that clients push
 - `handlers`: one module for each group of APIs
 - `fetching`: fetch sessions, delayed fetches, and the read of a fetch
 - `coordinators`: coordinators on the reactor

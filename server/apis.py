@@ -62,6 +62,8 @@ class Api(NamedTuple):
 
 
 PRODUCE_KEY: Final = 0
+TELEMETRY_KEYS: Final = (71, 72)
+"""APIs that are advertised only while there is a subscription of client metrics."""
 
 APIS: Final = {
     api.key: api
@@ -201,6 +203,8 @@ APIS: Final = {
             67, "AllocateProducerIds", 0, 0, "controller_requests:allocate_producer_ids", in_cluster_only=True,
             needs=(CLUSTER_ACTION,),
         ),
+        Api(71, "GetTelemetrySubscriptions", 0, 0, "telemetry:get_telemetry_subscriptions", needs=NO_NEEDS),
+        Api(72, "PushTelemetry", 0, 0, "telemetry:push_telemetry", needs=NO_NEEDS),
         Api(74, "ListConfigResources", 0, 1, "configs:list_config_resources", needs=(DESCRIBE_CLUSTER_CONFIGS,)),
         Api(
             75, "DescribeTopicPartitions", 0, 0, "topic_partitions:describe_topic_partitions", MAX_ELEMENTS,

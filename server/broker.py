@@ -363,6 +363,7 @@ class Broker:
             configs=configs,
             controller=controller,
             entity_configs=membership.clients.entity_configs,
+            client_metrics_configs=membership.clients.client_metrics,
             features=await membership.make_features(),
             fetch_sessions=FetchSessionCache(
                 config.max_incremental_fetch_session_cache_slots, lambda: self._random.randrange(1, 1 << 31)
@@ -524,6 +525,7 @@ class Broker:
     def _run_background(self) -> None:
         try:
             self.services.quotas.remove_idle()
+            self.services.remove_idle_telemetry()
             delay_ms = self.services.logs.run_due(self._now_ms())
         except Exception:
             logger.exception("background work failed and will be retried; please report it")

@@ -51,6 +51,9 @@ fetch of 50,000 partitions has at most 100,000 elements.
 """
 
 _PRODUCE_NOTE: Final = """
+GetTelemetrySubscriptions and PushTelemetry are advertised only while there is a subscription of client metrics
+([limits.md](limits.md#metrics-of-clients)).
+
 Produce is advertised from version 0 although it is served from 3, as in Apache Kafka: otherwise librdkafka disables
 codecs (KAFKA-18659). A request with an unsupported version closes the connection, except for ApiVersions, which gets a
 response in version 0.

@@ -205,7 +205,9 @@ class BrokerListeners:
         authenticate = self._make_authentication(listener)
 
         def make(transport: KafkaTransport) -> Connection:
-            context = RequestContext(transport.peer_host, listener.name, listener.protocol)
+            context = RequestContext(
+                transport.peer_host, listener.name, listener.protocol, client_port=transport.peer_port
+            )
             return Connection(transport, self._find_dispatch(), context, authenticate)
 
         return make

@@ -39,6 +39,7 @@ MODULES: Final = (
     "odradek.server.quotas.client_quotas",
     "odradek.server.quotas.ip_rates",
     "odradek.server.security.sasl.scram_users",
+    "odradek.server.telemetry.client_telemetry",
     "odradek.server.coordinators.transactions",
     "odradek.server.coordinators.transaction_verification",
 )

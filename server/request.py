@@ -1,5 +1,6 @@
 """The context of a request, and the replies of a handler."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from twisted.internet.defer import Deferred
@@ -51,13 +52,15 @@ class RequestContext(request_context.RequestContext):
     refused_batches: None before the first of them
     rights: what the client may do by this request; None without authorization
     security_protocol: that of the listener
+    on_lost: called when the connection is lost; None if nothing depends on it
+    telemetry_instance_id: the client instance that this connection has created (`server.telemetry`)
     charge: the use of quotas by the request in progress; None if no quota applies to it
     throttle_ms: after a response, the time for which no request is to be begun (KIP-219)
     """
 
     __slots__ = (
-        "charge", "client_software", "has_input_ended", "is_follower", "listener_name", "principal",
-        "refused_batches", "rights", "security_protocol", "throttle_ms",
+        "charge", "client_port", "client_software", "has_input_ended", "is_follower", "listener_name", "on_lost",
+        "principal", "refused_batches", "rights", "security_protocol", "telemetry_instance_id", "throttle_ms",
     )  # fmt: skip
 
     def __init__(
@@ -66,8 +69,10 @@ class RequestContext(request_context.RequestContext):
         listener_name: str,
         security_protocol: str = "PLAINTEXT",
         principal: Principal = ANONYMOUS,
+        client_port: int = 0,
     ) -> None:
         super().__init__(api_version=0, client_host=f"/{client_host}")
+        self.client_port = client_port
         self.listener_name = listener_name
         self.security_protocol = security_protocol
         self.principal = principal
@@ -78,3 +83,5 @@ class RequestContext(request_context.RequestContext):
         self.rights: Rights | None = None
         self.charge: RequestCharge | None = None
         self.throttle_ms = 0
+        self.on_lost: Callable[[RequestContext], None] | None = None
+        self.telemetry_instance_id: bytes | None = None

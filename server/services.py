@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from odradek.server.handlers.reassignments import ReassignmentServices
     from odradek.server.handlers.sasl import SaslServices
     from odradek.server.handlers.scram_users import ScramUserServices
+    from odradek.server.handlers.telemetry import TelemetryServices
     from odradek.server.handlers.topic_partitions import TopicPartitionServices
     from odradek.server.handlers.topics import TopicServices
     from odradek.server.handlers.transaction_markers import MarkerServices
@@ -76,6 +77,8 @@ if TYPE_CHECKING:
     from odradek.server.request import EncodedBody
     from odradek.server.security.sasl.scram_users import ScramUsers
     from odradek.server.security.sasl.unknown_users import UnknownUsers
+    from odradek.server.telemetry.client_telemetry import ClientTelemetry
+    from odradek.server.telemetry.subscriptions import Subscriptions
     from odradek.server.work.clock import Clock, IterationEnd, Resolver
     from odradek.server.work.first_metadata import FirstMetadata
     from odradek.server.work.flusher import Flusher
@@ -117,6 +120,7 @@ class Services:
 
     acls: the ACLs and their changes; None without authorization
     apis: the APIs that this broker serves, by key
+    client_metrics_configs: the configurations of subscriptions of client metrics
     cluster: the membership in a cluster; None with an embedded store
     completions, follower_completions: retry woken operations of the purgatory; those of followers' fetches at the end
         of the reactor iteration
@@ -129,12 +133,14 @@ class Services:
     unknown_users: credentials of SCRAM users that do not exist; None without a listener with SASL
     now_ms, monotonic_ms: the wall clock and the monotonic clock, see `environment`
     groups_in_use, transactions_in_use: the coordinators, set at their first use
+    telemetry_in_use: the metrics of clients, set at their first use
     """
 
     def __init__(
         self,
         *,
         apis: "Mapping[int, Api]",
+        client_metrics_configs: "EntityConfigs",
         cluster: "ClusterParts | None",
         config: "BrokerConfig",
         configs: "BrokerConfigs",
@@ -161,6 +167,7 @@ class Services:
         resolver: "Resolver",
     ) -> None:
         self.apis = apis
+        self.client_metrics_configs = client_metrics_configs
         self.cluster = cluster
         self.config = config
         self.configs = configs
@@ -191,6 +198,7 @@ class Services:
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.groups_in_use: GroupCoordinatorRuntime | None = None
         self.transactions_in_use: TransactionCoordinatorRuntime | None = None
+        self.telemetry_in_use: ClientTelemetry | None = None
 
     @property
     def broker_control(self) -> "BrokerControl":
@@ -242,7 +250,8 @@ class Services:
         """Changes configurations."""
         from odradek.replication.controller.admin.configs import ConfigAdmin
 
-        return ConfigAdmin(self.controller if self.cluster is None else self.cluster.config_target, self.configs)
+        target = self.controller if self.cluster is None else self.cluster.config_target
+        return ConfigAdmin(target, self.configs, self.subscriptions)
 
     @cached_property
     def quota_admin(self) -> "QuotaAdmin":
@@ -257,7 +266,42 @@ class Services:
         """Describes configurations."""
         from odradek.replication.controller.admin.config_description import ConfigDescriber
 
-        return ConfigDescriber(self.config.node_id, self.metadata, self.configs)
+        return ConfigDescriber(self.config.node_id, self.metadata, self.configs, self.subscriptions)
+
+    @property
+    def wants_client_metrics(self) -> bool:
+        """True if there is a subscription of client metrics."""
+        return bool(self.client_metrics_configs.configs)
+
+    @cached_property
+    def subscriptions(self) -> "Subscriptions":
+        """The subscriptions of client metrics."""
+        from odradek.server.telemetry.subscriptions import Subscriptions
+
+        return Subscriptions(self.store, self.client_metrics_configs, self.now_ms)
+
+    @cached_property
+    def telemetry(self) -> "ClientTelemetry":
+        """The metrics that clients push."""
+        import uuid
+
+        from odradek.server.telemetry.client_telemetry import ClientTelemetry
+
+        self.telemetry_in_use = telemetry = ClientTelemetry(
+            self.subscriptions,
+            max_bytes=self.config.telemetry_max_bytes,
+            max_series=self.config.telemetry_max_series,
+            monotonic_ms=self.monotonic_ms,
+            random_uuid=lambda: uuid.UUID(int=self.random_source.getrandbits(128), version=4).bytes,
+            record_work=self.record_work,
+            slices=self.slices,
+        )
+        return telemetry
+
+    def remove_idle_telemetry(self) -> None:
+        """Begin to remove client instances and series that have expired."""
+        if self.telemetry_in_use is not None:
+            self.telemetry_in_use.remove_idle()
 
     @cached_property
     def scram_users(self) -> "ScramUsers":
@@ -393,6 +437,7 @@ if TYPE_CHECKING:
         ReassignmentServices,
         SaslServices,
         ScramUserServices,
+        TelemetryServices,
         TopicPartitionServices,
         TopicServices,
         TransactionOffsetServices,
@@ -402,5 +447,5 @@ if TYPE_CHECKING:
         one = services
         return (
             one, one, one, one, one, one, one, one, one, one, one, one, one, one,
-            one, one, one, one, one, one, one, one, one, one, one, one, one, one,
+            one, one, one, one, one, one, one, one, one, one, one, one, one, one, one,
         )  # fmt: skip

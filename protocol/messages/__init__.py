@@ -67,6 +67,8 @@ API_NAMES: Final = {
     65: "DescribeTransactions",
     66: "ListTransactions",
     67: "AllocateProducerIds",
+    71: "GetTelemetrySubscriptions",
+    72: "PushTelemetry",
     74: "ListConfigResources",
     75: "DescribeTopicPartitions",
 }

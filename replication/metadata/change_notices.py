@@ -75,10 +75,12 @@ class ChangeNotices(Generic[T]):
         self._last = self._read_to
 
 
-def make_config_notices(store: MetadataStore, watch: Watcher, missing_level: int) -> ChangeNotices[str]:
+def make_config_notices(
+    store: MetadataStore, watch: Watcher, missing_level: int, root: str = znodes.CONFIG_CHANGES
+) -> ChangeNotices[str]:
     """Return the notices of changed configurations, which are entity paths such as `topics/t`."""
     return ChangeNotices(
-        store, znodes.CONFIG_CHANGES, lambda node: znodes.decode_config_change(node.data), watch, missing_level
+        store, root, lambda node: znodes.decode_config_change(node.data), watch, missing_level
     )
 
 

@@ -39,6 +39,7 @@ _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
+_CLIENT_METRICS_RESOURCE = 16
 
 
 class TopicRecord(Message, key=2, flexible=0):
@@ -173,6 +174,7 @@ class KraftMetadata:
     topics: topics by name, without deleted ones
     topic_configs: explicit configuration by topic, only of topics that have one
     broker_configs: dynamic configuration by broker id; None is the cluster-wide default
+    client_metrics: subscriptions of client metrics by name
     next_producer_id: above all allocated producer ids
     security: ACLs, SCRAM credentials, quotas and delegation tokens
     end_offset: offset after the last record; 0 for a log without records
@@ -182,6 +184,7 @@ class KraftMetadata:
         self.topics: dict[str, KraftTopic] = {}
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[int | None, dict[str, str]] = {}
+        self.client_metrics: dict[str, dict[str, str]] = {}
         self.next_producer_id = 0
         self.security = KraftSecurity()
         self.end_offset = 0
@@ -250,6 +253,8 @@ class KraftMetadata:
             if name and not (name.isascii() and name.isdigit()):
                 raise DecodeError(f"a configuration record names a broker that is no number: {name!r}")
             _set(self.broker_configs, int(name) if name else None, record)
+        elif record.resource_type == _CLIENT_METRICS_RESOURCE:
+            _set(self.client_metrics, record.resource_name, record)
 
 
 def _set(table: dict[K, dict[str, str]], key: K, record: ConfigRecord) -> None:

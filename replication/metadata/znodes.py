@@ -27,6 +27,9 @@ PREFERRED_ELECTION = "/admin/preferred_replica_election"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
+CLIENT_METRICS_CHANGES = "/odradek_client_metrics_changes"
+"""Not Kafka's: notices of changed subscriptions of client metrics. Brokers of Kafka 3.9 in the same cluster would stop
+at the first notice of an unknown type in CONFIG_CHANGES."""
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 ISR_CHANGES = "/isr_change_notification"
 ADOPTION = "/odradek_adoption"
@@ -57,8 +60,9 @@ SHARED_PATHS = (
     # Without data until a block is reserved: Kafka's controller cannot decode empty data.
     "/latest_producer_id_block",
     LOG_DIR_EVENTS,
+    CLIENT_METRICS_CHANGES,
 )
-"""Further nodes of Kafka's layout, which a store that brokers of Apache Kafka may share needs."""
+"""Further nodes of Kafka's layout, and one of Odradek's, in a store that several brokers share."""
 
 
 def encode(value: Any) -> bytes:

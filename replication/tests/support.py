@@ -5,7 +5,18 @@ from collections import deque
 
 from odradek.log.log_manager import LogManager
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.properties import PropertySet, UpdateMode, boolean, integer, long, password, string, string_list
+from odradek.properties import (
+    PropertyError,
+    PropertySet,
+    UpdateMode,
+    boolean,
+    integer,
+    long,
+    password,
+    string,
+    string_list,
+)
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.admin.config_description import ConfigDescriber
 from odradek.replication.controller.admin.configs import ConfigAdmin
 from odradek.replication.controller.admin.topics import TopicAdmin
@@ -69,6 +80,39 @@ class SomeBrokerConfig(PropertySet):
     offsets_topic_num_partitions = integer("offsets.topic.num.partitions", 50, doc="Partitions.")
 
 
+class ClientMetricsProperties(PropertySet):
+    """Some properties of a subscription of client metrics."""
+
+    interval_ms = integer("interval.ms", 5, minimum=2, doc="Interval.")
+    metrics = string_list("metrics", (), doc="Metrics.")
+
+
+class MemoryClientMetrics:
+    """Subscriptions of client metrics without a store."""
+
+    declared = ClientMetricsProperties.declared()
+
+    def __init__(self):
+        self.configs = {}
+
+    def list_names(self):
+        return sorted(self.configs)
+
+    def find(self, name):
+        return self.configs.get(name, {})
+
+    def check(self, name, configs):
+        try:
+            ClientMetricsProperties(configs)
+        except PropertyError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    async def put(self, name, configs):
+        self.configs[name] = configs
+        if not configs:
+            del self.configs[name]
+
+
 class Cluster:
     """Metadata and replicas of one broker, wired as in the server; `others` are brokers that are only registered."""
 
@@ -84,8 +128,9 @@ class Cluster:
         self.logs.log_dirs.on_failure = self.replicas.directory_failed
         self.controller = Controller(self.store, LocalPublisher(self.image), broker_id, lambda: self.now_ms, lambda: 0)
         self.topics = TopicAdmin(self.controller, self.configs, random.Random(seed), self.replicas.applied)
-        self.config_admin = ConfigAdmin(self.controller, self.configs)
-        self.describer = ConfigDescriber(broker_id, self.image, self.configs)
+        self.client_metrics = MemoryClientMetrics()
+        self.config_admin = ConfigAdmin(self.controller, self.configs, self.client_metrics)
+        self.describer = ConfigDescriber(broker_id, self.image, self.configs, self.client_metrics)
         self.cluster_id = self.image.cluster_id = run_now(prepare_store(self.store, "a-cluster"))
         for other in others:
             run_now(Registration(self.server.connect(), lambda: 0).register(broker(other)))

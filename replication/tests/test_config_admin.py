@@ -268,7 +268,11 @@ def test_validate_only_changes_nothing(cluster):
         (BROKER, "1", [("listeners", SET, "PLAINTEXT://:1")], E.NONE),
         (BROKER, "1", [("my.plugin.setting", SET, "1")], E.NONE),
         (LOGGER, "2", [], E.INVALID_REQUEST),
-        (CLIENT_METRICS, "m", [("interval.ms", SET, "1")], E.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", [("interval.ms", SET, "1")], E.INVALID_CONFIG),
+        (CLIENT_METRICS, "m", [("metrics", SET, "x" * 32768)], E.INVALID_CONFIG),
+        (CLIENT_METRICS, "m", [("metrics", APPEND, "x")], E.INVALID_CONFIG),
+        (CLIENT_METRICS, "m", [("metrics", 9, "x")], E.INVALID_REQUEST),
+        (CLIENT_METRICS, "m", [("no.such", DELETE, None)], E.NONE),
         (GROUP, "g", [("consumer.session.timeout.ms", SET, "1")], E.INVALID_REQUEST),
         (77, "g", [], E.INVALID_REQUEST),
     ],
@@ -278,6 +282,7 @@ def test_faults(cluster, kind, name, changes, code):
     assert increment(cluster, (kind, name, changes)) == [code]
     if code:
         assert cluster.image.contents() == before
+    assert cluster.client_metrics.configs == {}
 
 
 def test_a_resource_named_twice_is_refused_both_times_and_others_are_changed(cluster):
@@ -453,6 +458,7 @@ def test_a_resource_is_described_once_in_a_response(cluster):
         (BROKER, "2", E.INVALID_REQUEST),
         (BROKER, "x", E.INVALID_REQUEST),
         (GROUP, "g", E.INVALID_REQUEST),
+        (CLIENT_METRICS, "", E.INVALID_REQUEST),
         (99, "x", E.INVALID_REQUEST),
     ],
 )
@@ -461,15 +467,40 @@ def test_resources_that_cannot_be_described(cluster, kind, name, code):
     assert (result.error_code, result.resource_name, result.configs) == (code, name, [])
 
 
+def test_a_subscription_of_client_metrics_is_changed_and_described(cluster):
+    def described(name="m", keys=None):
+        return [
+            (one.name, one.value, one.config_source, one.read_only, [(s.name, s.value, s.source) for s in one.synonyms])
+            for one in describe(cluster, CLIENT_METRICS, name, keys).configs
+        ]
+
+    defaults = [("interval.ms", "5", 5, False, []), ("metrics", "", 5, False, [])]
+    assert described() == defaults
+    assert increment(cluster, (CLIENT_METRICS, "m", [("metrics", SET, "a,b")]), validate_only=True) == [0]
+    assert described() == defaults
+    assert increment(cluster, (CLIENT_METRICS, "m", [("metrics", SET, "a,b"), ("interval.ms", SET, "9")])) == [0]
+    assert increment(cluster, (CLIENT_METRICS, "m", [("interval.ms", DELETE, None)])) == [0]
+    changed = ("metrics", "a,b", 7, False, [("metrics", "a,b", 7)])
+    assert described() == [defaults[0], changed]
+    assert described(keys=["metrics"]) == [changed]
+    assert described("other") == defaults
+    assert replace(cluster, (CLIENT_METRICS, "m", [("interval.ms", "8")])) == [0]
+    assert cluster.client_metrics.configs == {"m": {"interval.ms": "8"}}
+    assert replace(cluster, (CLIENT_METRICS, "m", [])) == [0]
+    assert described() == defaults
+
+
 def test_resources_are_listed(cluster):
     def listed(*kinds, version=1):
         request = ListConfigResourcesRequest(resource_types=list(kinds))
         response = cluster.config_admin.list_config_resources(request, version, ["g"])
         return response.error_code, [(r.resource_type, r.resource_name) for r in response.config_resources]
 
-    assert listed() == (0, [(GROUP, "g"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")])
+    assert increment(cluster, (CLIENT_METRICS, "m", [("interval.ms", SET, "3")])) == [0]
+    everything = [(GROUP, "g"), (CLIENT_METRICS, "m"), (LOGGER, "1"), (BROKER, "1"), (TOPIC, "t")]
+    assert listed() == (0, everything)
     assert listed(TOPIC) == (0, [(TOPIC, "t")])
-    assert listed(version=0) == (0, [])
+    assert listed(version=0) == (0, [(CLIENT_METRICS, "m")])
     assert listed(3) == (E.UNSUPPORTED_VERSION, [])
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from odradek.replication.controller.configs.entity_changes import change_entity
 from odradek.replication.controller.registration import prepare_store
-from odradek.replication.metadata.entity_configs import EntityConfigs
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.entity_configs import CLIENT_METRICS, EntityConfigs
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreDamagedError, StoreUnavailableError, run_now
 from odradek.replication.metadata.znode_store import check_path
@@ -160,3 +161,37 @@ def test_a_failed_read_of_a_change_is_repeated_completely(server):
     assert other.entities.configs == {}
     run_now(other.entities.follow())
     assert other.entities.configs == {"users/alice": {"a": "1"}, "users/bob": {"b": "2"}}
+
+
+class Subscriber(Member):
+    """A broker that follows the subscriptions of client metrics."""
+
+    def __init__(self, server):
+        super().__init__(server)
+        post = lambda description, work: self.posted.append(work)  # noqa: E731
+        self.client_metrics = EntityConfigs(self.store, post, (CLIENT_METRICS,), znodes.CLIENT_METRICS_CHANGES)
+        run_now(self.client_metrics.start())
+
+    def subscribe(self, path, **values):
+        change = lambda before: values  # noqa: E731
+        return run_now(change_entity(self.store, path, change, lambda: 1000, znodes.CLIENT_METRICS_CHANGES))
+
+
+def test_subscriptions_of_client_metrics_reach_the_other_broker(server):
+    one, other = Subscriber(server), Subscriber(server)
+    one.subscribe("client-metrics/a%20b", metrics="x")
+    other.follow()
+    assert other.client_metrics.configs == {"client-metrics/a%20b": {"metrics": "x"}}
+    assert Subscriber(server).client_metrics.configs == other.client_metrics.configs
+    one.subscribe("client-metrics/a%20b")
+    other.follow()
+    assert other.client_metrics.configs == {}
+
+
+def test_brokers_of_kafka_get_no_notice_of_client_metrics(server):
+    """Kafka 3.9 would stop at a notice whose type it does not have, and follow no later change of a configuration."""
+    one = Subscriber(server)
+    one.subscribe("client-metrics/all", metrics="x")
+    assert run_now(one.store.get_children(znodes.CONFIG_CHANGES)) == []
+    assert len(run_now(one.store.get_children(znodes.CLIENT_METRICS_CHANGES))) == 1
+    assert one.entities.configs == {}

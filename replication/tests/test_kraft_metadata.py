@@ -113,6 +113,7 @@ def test_topics_configurations_and_producer_ids():
     assert (metadata.topics["a"].has_replica_on(1), metadata.topics["b"].has_replica_on(1)) == (True, False)
     assert metadata.topic_configs == {"a": {"retention.ms": "-1"}}
     assert metadata.broker_configs == {None: {"log.retention.ms": "5"}, 2: {"log.cleaner.threads": "2"}}
+    assert metadata.client_metrics == {"metrics": {"interval.ms": "5"}}
     assert metadata.next_producer_id == 2000
 
 

@@ -16,6 +16,7 @@
 - `passwords`: properties of the encryption of passwords in the metadata store
 - `delegation_tokens`: properties of delegation tokens
 - `event_log`: properties of the log of events
+- `telemetry`: properties of the metrics that clients push
 - `zookeeper`: properties of the connection to ZooKeeper
 - `kafka_opts`: credentials for ZooKeeper in the environment variable KAFKA_OPTS
 - `accepted`: properties that are accepted without effect

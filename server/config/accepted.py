@@ -3,7 +3,6 @@
 from odradek.properties import PropertySet, UpdateMode, boolean, class_name, integer, long, string, string_list
 from odradek.server.config.reasons import (
     JAVA_CLASS,
-    NO_CLIENT_METRICS,
     NO_JMX,
     NO_KRAFT,
     ONE_PROTOCOL,
@@ -235,11 +234,4 @@ class AcceptedProperties(PropertySet):
         "PKIX",
         no_effect=OPENSSL,
         doc="Java's algorithm that verifies a certificate.",
-    )
-    telemetry_max_bytes = integer(
-        "telemetry.max.bytes",
-        1_048_576,
-        minimum=1,
-        no_effect=NO_CLIENT_METRICS,
-        doc="Maximum size of a push of client metrics.",
     )

@@ -35,6 +35,7 @@ from odradek.server.config.sasl import (
 )
 from odradek.server.config.security import SecurityProperties
 from odradek.server.config.storage import StorageProperties
+from odradek.server.config.telemetry import TelemetryProperties
 from odradek.server.config.transactions import TransactionProperties
 from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
 from odradek.server.security.tls.settings import TLS_PROTOCOLS, TlsSettings
@@ -64,6 +65,7 @@ THEMES = (
     PasswordProperties,
     DelegationTokenProperties,
     EventLogProperties,
+    TelemetryProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,
@@ -140,6 +142,7 @@ class BrokerConfig(
     PasswordProperties,
     DelegationTokenProperties,
     EventLogProperties,
+    TelemetryProperties,
     StorageProperties,
     ClusterProperties,
     GroupProperties,

@@ -7,7 +7,6 @@ from odradek.log.config import CLUSTER_ONLY, NO_REMOTE_STORAGE
 __all__ = [
     "CLUSTER_ONLY",
     "JAVA_CLASS",
-    "NO_CLIENT_METRICS",
     "NO_CONSUMER_GROUPS",
     "NO_CORDONING",
     "NO_EARLY_START",
@@ -21,7 +20,6 @@ __all__ = [
 ]
 
 JAVA_CLASS: Final = "Java classes cannot be loaded"
-NO_CLIENT_METRICS: Final = "metrics of clients are not collected"
 NO_CONSUMER_GROUPS: Final = "only the classic group protocol is supported"
 NO_CORDONING: Final = "log directories cannot be cordoned"
 NO_EARLY_START: Final = "all listeners open when the broker has started"

@@ -13,6 +13,7 @@
 - `acls`: DescribeAcls, CreateAcls, DeleteAcls
 - `scram_users`: DescribeUserScramCredentials, AlterUserScramCredentials
 - `client_quotas`: DescribeClientQuotas, AlterClientQuotas
+- `telemetry`: GetTelemetrySubscriptions, PushTelemetry
 - `delegation_tokens`: requests about delegation tokens
 - `elections`: ElectLeaders
 - `reassignments`: AlterPartitionReassignments, ListPartitionReassignments

@@ -4,6 +4,9 @@ From version 3 on the request contains name and version of the client's software
 `[a-zA-Z0-9](?:[a-zA-Z0-9\\-.]*[a-zA-Z0-9])?` is INVALID_REQUEST (KIP-511). The response to an unknown version is one of
 version 0 with UNSUPPORTED_VERSION and the versions of ApiVersions itself. Features: KIP-584. Before version 4 the
 response omits features whose lowest level is 0, which older clients cannot decode (KAFKA-17492).
+
+Without a subscription of client metrics the response omits the APIs of KIP-714, as Apache Kafka does without a
+receiver: each client would ask for its subscription, and librdkafka prints a line about its new client instance id.
 """
 
 import re
@@ -19,7 +22,7 @@ from odradek.protocol.messages.api_versions import (
     ApiVersionsResponseSupportedFeatureKey,
 )
 from odradek.replication.controller.admin.features import SUPPORTED
-from odradek.server.apis import APIS, Api, advertised_first_version
+from odradek.server.apis import APIS, TELEMETRY_KEYS, Api, advertised_first_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +39,9 @@ class ApiVersionsServices(Protocol):
 
     apis: "Mapping[int, Api]"
     features: "Features"
+
+    @property
+    def wants_client_metrics(self) -> bool: ...
 
 
 def api_versions(
@@ -56,7 +62,11 @@ def api_versions(
         context.client_software = software
     features = services.features
     return ApiVersionsResponse(
-        api_keys=[_make_row(api) for api in services.apis.values()],
+        api_keys=[
+            _make_row(api)
+            for api in services.apis.values()
+            if api.key not in TELEMETRY_KEYS or services.wants_client_metrics
+        ],
         supported_features=[
             ApiVersionsResponseSupportedFeatureKey(name=name, min_version=lowest, max_version=highest)
             for name, (lowest, highest) in SUPPORTED.items()

@@ -1,4 +1,4 @@
-"""Metadata about clients: configurations of users, client ids and addresses, ACLs, and delegation tokens.
+"""Metadata about clients: configurations of users, client ids, addresses and client metrics, ACLs, delegation tokens.
 
 Each is loaded at start, and again in a new session; a cluster member follows the changes of others. ACLs and tokens
 exist only if they are configured.
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.events import EventKind, EventLoop
-from odradek.replication.metadata.entity_configs import EntityConfigs
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.entity_configs import CLIENT_METRICS, EntityConfigs
 from odradek.replication.metadata.scram_secret import load_secret
 from odradek.replication.metadata.store import MetadataStore
 from odradek.server.config import BrokerConfig
@@ -30,6 +31,7 @@ class ClientMetadata:
     """The metadata about clients in the store, and its changes as events. It is complete after `load`.
 
     acls: the ACLs and their changes; None without an authorizer
+    client_metrics: the subscriptions of client metrics
     tokens: the delegation tokens and their changes; None without a secret for them
     unknown_users: credentials of SCRAM users that do not exist; None without a listener with SASL
     """
@@ -40,6 +42,7 @@ class ClientMetadata:
         self._store = store
         self._events = events
         self.entity_configs = EntityConfigs(store, self._post)
+        self.client_metrics = EntityConfigs(store, self._post, (CLIENT_METRICS,), znodes.CLIENT_METRICS_CHANGES)
         self.acls = self._make_acls()
         self.tokens = self._make_tokens()
         self.unknown_users = self._make_unknown_users()
@@ -89,6 +92,9 @@ class ClientMetadata:
         await self._events.submit(
             EventKind.CONFIGURATION, "load configurations of users and clients", self.entity_configs.start
         )
+        await self._events.submit(
+            EventKind.CONFIGURATION, "load subscriptions of client metrics", self.client_metrics.start
+        )
         if self.acls is not None:
             await self.acls.load()
         if self.tokens is not None:
@@ -97,6 +103,7 @@ class ClientMetadata:
     async def follow(self) -> None:
         """Read what notices point to, after an event that failed. Raises MetadataStoreError."""
         await self.entity_configs.follow()
+        await self.client_metrics.follow()
         if self.acls is not None:
             await self.acls.cache.follow()
         if self.tokens is not None:

@@ -190,7 +190,7 @@ class EmbeddedMembership:
         )
         if self._adoption is not None:
             if self._kraft is not None:
-                await self._adopt_security(self._kraft)
+                await self._adopt_metadata_of_clients(self._kraft)
                 self._mark_adopted(self._kraft, logs.directories)
             await self._adoption.finish()
         await controller.finish_deletions()
@@ -216,10 +216,14 @@ class EmbeddedMembership:
             fs.sync_directory(directory)
         mark_adopted(fs, kraft.log_directory, kraft.metadata.end_offset)
 
-    async def _adopt_security(self, kraft: FoundMetadata) -> None:
+    async def _adopt_metadata_of_clients(self, kraft: FoundMetadata) -> None:
         from odradek.server.membership.security_adoption import adopt_security
 
         await adopt_security(self._store, kraft.metadata.security, self._config, self._environment.now_ms)
+        if kraft.metadata.client_metrics:
+            from odradek.server.telemetry.subscriptions import adopt_subscriptions
+
+            await adopt_subscriptions(self._store, kraft.metadata.client_metrics, self._environment.now_ms)
 
     async def _adopt(self, services: Services, adoption: Adoption) -> None:
         """Add the topics found in the log directories to the store.

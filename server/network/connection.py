@@ -190,6 +190,8 @@ class Connection:
     def connection_lost(self) -> None:
         """Drop the client's requests, and all references to the transport and its buffers."""
         self._change_state(ConnectionEvent.LOSS)
+        if self.context.on_lost is not None:
+            self.context.on_lost(self.context)
         self._clear_backlog()
         self._cancel_unmute()
         self._transport = _LOST

@@ -394,6 +394,11 @@ class KafkaTransport(TwistedProtocol):
         """The address of the client, that of IPv4 also on a socket of both families, as in Java."""
         return unmap_ipv4(self.transport.getPeer().host)
 
+    @property
+    def peer_port(self) -> int:
+        """The port of the client."""
+        return self.transport.getPeer().port
+
     def take_activity(self) -> bool:
         """Return whether bytes were received or sent since the last call."""
         was_active = self._has_received or self.writer.has_progressed

@@ -272,6 +272,16 @@ def test_the_end_of_the_input_hastens_the_request_in_progress(setting):
     assert transport.closed
 
 
+def test_a_lost_connection_is_reported_to_what_depends_on_it(setting):
+    connection = setting[1]
+    lost = []
+    connection.context.on_lost = lost.append
+    connection.closing()
+    assert lost == []
+    connection.connection_lost()
+    assert lost == [connection.context]
+
+
 def test_a_lost_connection_cancels_its_request(setting):
     transport, connection, results, _ = setting
     cancelled = []

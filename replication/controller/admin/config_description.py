@@ -18,7 +18,7 @@ from odradek.protocol.messages.describe_configs import (
 from odradek.protocol.messages.describe_configs import DescribeConfigsResponseDescribeConfigsResult as _Result
 from odradek.protocol.schema import rows
 from odradek.replication.controller.admin.broker_loggers import describe_logger, list_loggers
-from odradek.replication.controller.configs.resources import ResourceType, parse_broker_id
+from odradek.replication.controller.configs.resources import ClientMetricsConfigs, ResourceType, parse_broker_id
 from odradek.replication.controller.configs.sources import ConfigSource, SourcedValue, broker_values
 from odradek.replication.metadata.broker_configs import BrokerConfigs, broker_synonyms
 from odradek.replication.metadata.image import ClusterMetadata
@@ -29,12 +29,15 @@ _DescribeOne = Callable[[str], _Entry]
 
 
 class ConfigDescriber:
-    """Describes the configuration of topics, of this broker and its loggers, and the cluster-wide broker default."""
+    """Describes the configuration of topics, this broker, its loggers, the cluster-wide default, and client metrics."""
 
-    def __init__(self, broker_id: int, image: ClusterMetadata, configs: BrokerConfigs) -> None:
+    def __init__(
+        self, broker_id: int, image: ClusterMetadata, configs: BrokerConfigs, client_metrics: ClientMetricsConfigs
+    ) -> None:
         self._broker_id = broker_id
         self._image = image
         self._configs = configs
+        self._client_metrics = client_metrics
 
     def describe(self, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Return a response whose rows are created while it is encoded. An error of one resource is in its result.
@@ -91,6 +94,8 @@ class ConfigDescriber:
             return self._broker(requested)
         if resource.resource_type == ResourceType.BROKER_LOGGER:
             return self._loggers(name, requested)
+        if resource.resource_type == ResourceType.CLIENT_METRICS:
+            return self._subscription(name, requested)
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {resource.resource_type}")
 
     def _topic(self, topic: str, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
@@ -149,6 +154,20 @@ class ConfigDescriber:
         loggers = list_loggers()
         names = [name for name in loggers if not requested or name in requested]
         return names, lambda name: describe_logger(name, loggers[name])
+
+    def _subscription(self, name: str, requested: Collection[str]) -> tuple[list[str], _DescribeOne]:
+        """Describe a subscription of client metrics. As in Kafka it need not exist: then it has the defaults."""
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+        configs, declared = self._client_metrics.find(name), self._client_metrics.declared
+
+        def describe(name: str) -> _Entry:
+            prop = declared[name]
+            text = prop.format(prop.parse(configs[name]) if name in configs else prop.default)
+            values = [SourcedValue(name, text or "", ConfigSource.CLIENT_METRICS)] if name in configs else []
+            return _entry(name, text, prop, values, read_only=False)
+
+        return [name for name in declared if not requested or name in requested], describe
 
     def _dynamic_entry(self, name: str, value: str, *, only_default: bool) -> _Entry:
         declared = type(self._configs.static).declared()

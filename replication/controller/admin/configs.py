@@ -1,8 +1,8 @@
-"""Changes and lists of configurations: topics, single brokers, the cluster-wide broker default, and loggers.
+"""Changes and lists of configurations: topics, brokers, the cluster-wide default, loggers, and client metrics.
 
 Sources: KIP-133 (AlterConfigs), KIP-226 (dynamic broker configurations), KIP-339 (IncrementalAlterConfigs), KIP-1142
 (ListConfigResources). Errors and their order as of Apache Kafka 4.3, whose broker checks a request before its
-controller does. Configurations of groups and client metrics are not supported; their types are unknown here.
+controller does. Configurations of groups are not supported; their type is unknown here.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard, TypeVar
 
 from odradek.log.config import LogConfig
 from odradek.properties import Kind, Property, PropertyError, PropertySet, UpdateMode
-from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.errors import ErrorCode, KafkaError, shorten
 from odradek.protocol.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterConfigsResource,
@@ -41,7 +41,12 @@ from odradek.replication.controller.configs.limits import (
     check_value_sizes,
     too_many_entries,
 )
-from odradek.replication.controller.configs.resources import Operation, ResourceType, parse_broker_id
+from odradek.replication.controller.configs.resources import (
+    ClientMetricsConfigs,
+    Operation,
+    ResourceType,
+    parse_broker_id,
+)
 from odradek.replication.metadata.broker_configs import BrokerConfigs, find_property, requires_listener
 from odradek.replication.metadata.image import ClusterMetadata
 from odradek.replication.metadata.topic_names import check_topic_name
@@ -115,8 +120,9 @@ class ConfigTarget(Protocol):
 class ConfigAdmin:
     """Configuration changes by one broker."""
 
-    def __init__(self, target: ConfigTarget, configs: BrokerConfigs) -> None:
+    def __init__(self, target: ConfigTarget, configs: BrokerConfigs, client_metrics: ClientMetricsConfigs) -> None:
         self._target = target
+        self._client_metrics = client_metrics
         self._image = target.image
         self._configs = configs
         self._broker_properties = type(configs.static).declared()
@@ -217,8 +223,21 @@ class ConfigAdmin:
                 kept = _find_unreadable(resource, stored, current)
                 await self._target.configs.put_broker_config(broker_id, {**kept, **self._encode(configs, stored)})
                 logger.info("changed configuration broker=%s names=%s", name or "default", _names(resource))
+        elif resource.resource_type == ResourceType.CLIENT_METRICS:
+            _check_authorized(authorize, resource)
+            await self._alter_subscription(resource, changed, validate_only)
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
+
+    async def _alter_subscription(self, resource: R, changed: "Changed[R]", validate_only: bool) -> None:
+        name = resource.resource_name
+        current = self._client_metrics.find(name)
+        configs = changed(resource, current)
+        self._client_metrics.check(name, configs)
+        check_value_sizes(configs, current)
+        if not validate_only:
+            await self._client_metrics.put(name, configs)
+            logger.info("changed configuration client_metrics=%s names=%s", shorten(name), _names(resource))
 
     async def encrypt_again(self) -> None:
         """Encrypt this broker's stored passwords with the present secret, after it was changed. Raises KafkaError."""
@@ -318,8 +337,10 @@ class ConfigAdmin:
         self, resource: IncrementalAlterConfigsRequestAlterConfigsResource, current: Mapping[str, str]
     ) -> dict[str, str]:
         """Return the configuration that results from a resource's operations on the current one."""
-        is_topic = resource.resource_type == ResourceType.TOPIC
-        properties = LogConfig.declared() if is_topic else self._broker_properties
+        # As in Apache Kafka 4.3 the lists of client metrics can only be replaced.
+        properties = {
+            ResourceType.TOPIC: LogConfig.declared(), ResourceType.BROKER: self._broker_properties,
+        }.get(ResourceType(resource.resource_type), {})  # fmt: skip
         configs = dict(current)
         for entry in resource.configs:
             value = self._value(entry, configs.get(entry.name), properties.get(entry.name))
@@ -365,6 +386,7 @@ class ConfigAdmin:
         brokers = [str(broker) for broker in sorted(metadata.brokers)]
         names: dict[ResourceType, Collection[str]] = {
             ResourceType.GROUP: groups,
+            ResourceType.CLIENT_METRICS: self._client_metrics.list_names(),
             ResourceType.BROKER_LOGGER: brokers,
             ResourceType.BROKER: brokers,
             ResourceType.TOPIC: sorted(metadata.topics),

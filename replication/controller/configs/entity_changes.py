@@ -1,4 +1,4 @@
-"""Changes of the configurations of users, client ids and IP addresses, by any broker or by a tool."""
+"""Changes of the configurations of users, client ids, IP addresses and client metrics, by any broker or a tool."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,18 +13,23 @@ from odradek.replication.metadata.store import Create, MetadataStore, Operation,
 
 
 async def change_entity(
-    store: MetadataStore, path: str, change: Callable[[Configs], Configs], now_ms: Callable[[], int]
+    store: MetadataStore,
+    path: str,
+    change: Callable[[Configs], Configs],
+    now_ms: Callable[[], int],
+    changes: str = znodes.CONFIG_CHANGES,
 ) -> Configs:
     """Replace the configuration of an entity by `change` of the current one; return the new one.
 
-    Of two changes at the same time the second is based on the first. `path` is that of `entity_configs`. Raises
-    MetadataStoreError, also if the current configuration cannot be decoded, and what `change` raises.
+    Of two changes at the same time the second is based on the first. `path` is that of `entity_configs`, and `changes`
+    the parent of the notices. Raises MetadataStoreError, also if the current configuration cannot be decoded, and what
+    `change` raises.
     """
-    return await retry_races(partial(_change_once, store, f"{CONFIG_ROOT}/{path}", change, now_ms))
+    return await retry_races(partial(_change_once, store, f"{CONFIG_ROOT}/{path}", change, now_ms, changes))
 
 
 async def _change_once(
-    store: MetadataStore, path: str, change: Callable[[Configs], Configs], now_ms: Callable[[], int]
+    store: MetadataStore, path: str, change: Callable[[Configs], Configs], now_ms: Callable[[], int], changes: str
 ) -> Configs:
     (node,) = await store.get_many([path])
     before = {} if node is None else decode_node(store, path, decode_entity, node)
@@ -39,7 +44,7 @@ async def _change_once(
     else:
         operations.append(SetData(path, data, node.stat.version))
     if store.is_shared:
-        operations += await config_notices(store, path, now_ms())
+        operations += await config_notices(store, path, now_ms(), changes)
     await store.transaction(operations)
     return after
 

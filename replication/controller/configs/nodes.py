@@ -27,14 +27,16 @@ async def config_operations(
     return operations
 
 
-async def config_notices(store: MetadataStore, path: str, now_ms: int) -> list[Operation]:
-    """Return a notice of the change of the configuration at `path`, and the removal of some old ones.
+async def config_notices(
+    store: MetadataStore, path: str, now_ms: int, root: str = znodes.CONFIG_CHANGES
+) -> list[Operation]:
+    """Return a notice below `root` of the change of the configuration at `path`, and the removal of some old ones.
 
     Raises MetadataStoreError.
     """
     change = znodes.encode_config_change(path.removeprefix("/config/"))
-    notice = Create(f"{znodes.CONFIG_CHANGES}/config_change_", change, sequential=True)
-    return [notice, *await remove_old_notices(store, znodes.CONFIG_CHANGES, now_ms)]
+    notice = Create(f"{root}/config_change_", change, sequential=True)
+    return [notice, *await remove_old_notices(store, root, now_ms)]
 
 
 async def remove_old_notices(store: MetadataStore, root: str, now_ms: int) -> list[Operation]:

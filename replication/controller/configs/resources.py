@@ -1,8 +1,10 @@
 """Resources that have a configuration, and operations on their values."""
 
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final, Protocol
 
+from odradek.properties import Property
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 MAX_BROKER_ID: Final = (1 << 31) - 1
@@ -26,6 +28,28 @@ class Operation(IntEnum):
     DELETE = 1
     APPEND = 2
     SUBTRACT = 3
+
+
+class ClientMetricsConfigs(Protocol):
+    """The subscriptions of client metrics (KIP-714), which are not in the image.
+
+    declared: the properties of a subscription, by name
+    """
+
+    @property
+    def declared(self) -> Mapping[str, Property[Any]]: ...
+
+    def list_names(self) -> Sequence[str]:
+        """Return the names of all subscriptions."""
+
+    def find(self, name: str) -> Mapping[str, str]:
+        """Return the configuration of a subscription; empty if there is none of this name."""
+
+    def check(self, name: str, configs: Mapping[str, str]) -> None:
+        """Raise KafkaError unless a subscription may have this name and configuration."""
+
+    async def put(self, name: str, configs: Mapping[str, str]) -> None:
+        """Write and publish a configuration; an empty one removes the subscription. Raises KafkaError."""
 
 
 def parse_broker_id(name: str) -> int:

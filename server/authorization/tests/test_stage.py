@@ -27,6 +27,9 @@ OPEN_TO_ALL = {
     "ApiVersions",
     # The owner and the renewers of a token need no ACL.
     "ExpireDelegationToken",
+    # As in Kafka; a push has to agree with a subscription.
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
     "RenewDelegationToken",
     "SaslAuthenticate",
     "SaslHandshake",
