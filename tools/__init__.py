@@ -1,5 +1,6 @@
 """User tools: clients of any Kafka cluster, of Odradek or Apache Kafka. The broker imports none of them.
 
 - `kafka`: connection profiles, security, and a client for the calls of administrators
+- `logs`: log directories, read offline
 - `cli`: the command line `odradek`
 """

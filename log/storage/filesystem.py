@@ -261,6 +261,9 @@ def ends_in_zeros(file: File, position: int) -> bool:
         data = file.pread(position, _ZERO_CHECK_BYTES)
         if data != bytes(len(data)):
             return False
+        if not data:
+            # Another process has truncated the file.
+            return True
         position += len(data)
     return True
 

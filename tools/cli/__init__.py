@@ -15,4 +15,6 @@
 - `offset_reset`: `odradek group reset`
 - `configs`: `odradek config`
 - `clusters`: `odradek cluster`
+- `logs`: `odradek log`
+- `progress`: a progress bar for long work
 """

@@ -29,6 +29,7 @@ COMMANDS: Final = (
     CommandModule("group", "odradek.tools.cli.consumer_groups", "Consumer groups: members, lag, offsets, reset."),
     CommandModule("config", "odradek.tools.cli.configs", "List, describe and alter configurations; show properties."),
     CommandModule("cluster", "odradek.tools.cli.clusters", "Show the state of a cluster; run one on this machine."),
+    CommandModule("log", "odradek.tools.cli.logs", "Dump and verify log directories offline."),
     CommandModule("user", "odradek.server.cli", "Add, list and remove users.", is_program=True),
     CommandModule("acl", "odradek.server.cli", "Add, list, remove and test ACLs.", is_program=True),
     CommandModule("tls", "odradek.server.cli", "Make certificates for tests.", is_program=True),

@@ -7,6 +7,7 @@
 - `profile`: the connection that options, environment and profile file select
 - `confluent_settings`: client properties in the names of librdkafka
 - `cluster`: requests to a broker, the controller, leaders and coordinators
+- `consumer_protocol`: subscriptions and assignments of consumers
 - `similar_names`: the nearest names of a misspelt one
 - `configs`: configurations of resources, read from a cluster
 - `offsets`: offsets of partitions
