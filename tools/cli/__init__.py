@@ -14,6 +14,9 @@
 - `consumer_groups`: `odradek group`
 - `offset_reset`: `odradek group reset`
 - `configs`: `odradek config`
+- `brokers`: `odradek broker`
+- `features`: `odradek cluster features`
+- `transactions`: `odradek transaction`
 - `clusters`: `odradek cluster`
 - `logs`: `odradek log`
 - `progress`: a progress bar for long work

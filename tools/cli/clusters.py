@@ -1,4 +1,4 @@
-"""The commands `odradek cluster start` and `odradek cluster status`.
+"""The commands `odradek cluster`.
 
 `status` exits with 0 if the cluster is healthy, 1 if a partition is offline, under min ISR or under-replicated.
 """
@@ -9,12 +9,17 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from odradek.tools.cli.features import feature_commands
 from odradek.tools.cli.groups import Commands
+from odradek.tools.cli.output import JsonValue, Row, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
 
 EXIT_UNHEALTHY: Final = 1
+_METADATA_TOPIC: Final = "__cluster_metadata"
+_QUORUM_KEYS: Final = ("replica", "role", "log_end_offset", "lag", "last_fetch_ms", "last_caught_up_ms")
 
 commands = Commands("cluster", "Clusters of brokers.")
+commands.add_group(feature_commands)
 
 
 @commands.plain_command("start")
@@ -62,3 +67,64 @@ def status(session: Session) -> int:
     found = fetch_status(session.cluster.any_broker())
     sys.stdout.write(found.as_json() if session.output.is_json else found.as_table())
     return 0 if found.is_healthy else EXIT_UNHEALTHY
+
+
+@commands.command("describe")
+def describe(session: Session) -> None:
+    """Show id, controller and brokers of the cluster, and the number of its topics and partitions."""
+    from odradek.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+    from odradek.tools.kafka.cluster import check
+
+    described = session.cluster.ask(DescribeClusterRequest(), DescribeClusterResponse)
+    check(described.error_code, described.error_message)
+    topics = session.cluster.fetch_metadata().topics
+    fields: dict[str, JsonValue] = {
+        "cluster_id": described.cluster_id,
+        "controller": described.controller_id if described.controller_id >= 0 else None,
+        "topics": len(topics),
+        "partitions": sum(len(topic.partitions) for topic in topics),
+    }
+    rows = sorted((one.broker_id, one.host, one.port, one.rack) for one in described.brokers)
+    brokers = Table(("broker", "host", "port", "rack"), rows)
+    session.output.show_all({**fields, "brokers": brokers.as_json()}, fields, brokers)
+
+
+@commands.command("quorum")
+def show_quorum(session: Session) -> None:
+    """Show the quorum that stores the metadata: leader, voters and observers with their lag."""
+    from odradek.protocol.messages import describe_quorum as messages
+    from odradek.tools.kafka.cluster import check
+
+    request = messages.DescribeQuorumRequest(
+        topics=[
+            messages.DescribeQuorumRequestTopicData(
+                topic_name=_METADATA_TOPIC,
+                partitions=[messages.DescribeQuorumRequestPartitionData(partition_index=0)],
+            )
+        ]
+    )
+    response = session.cluster.ask_controller(request, messages.DescribeQuorumResponse)
+    check(response.error_code, response.error_message)
+    [state] = [partition for topic in response.topics for partition in topic.partitions]
+    check(state.error_code, state.error_message, "quorum")
+    ends = {one.replica_id: one.log_end_offset for one in state.current_voters}
+    leader_end = ends.get(state.leader_id, state.high_watermark)
+    rows: list[Row] = [
+        (
+            one.replica_id,
+            "leader" if one.replica_id == state.leader_id else role,
+            one.log_end_offset,
+            max(leader_end - one.log_end_offset, 0),
+            one.last_fetch_timestamp if one.last_fetch_timestamp >= 0 else None,
+            one.last_caught_up_timestamp if one.last_caught_up_timestamp >= 0 else None,
+        )
+        for role, replicas in (("voter", state.current_voters), ("observer", state.observers))
+        for one in replicas
+    ]
+    fields: dict[str, JsonValue] = {
+        "leader": state.leader_id,
+        "leader_epoch": state.leader_epoch,
+        "high_watermark": state.high_watermark,
+    }
+    replicas = Table(_QUORUM_KEYS, rows)
+    session.output.show_all({**fields, "replicas": replicas.as_json()}, fields, replicas)

@@ -20,6 +20,11 @@ def complete_groups(ctx: Any, incomplete: str) -> list[str]:
     return _complete(ctx, incomplete, find_names)
 
 
+def complete_brokers(ctx: Any, incomplete: str) -> list[str]:
+    """Return the ids of brokers that begin with a text."""
+    return _complete(ctx, incomplete, lambda cluster: [str(each) for each in cluster.node_ids()])
+
+
 def complete_config_names(ctx: Any, incomplete: str) -> list[str]:
     """Return the resources of the type on the command line whose names begin with a text."""
     kind = ctx.params.get("kind")

@@ -14,5 +14,6 @@
 - `log_dirs`: log directories of brokers
 - `groups`: groups with members, committed offsets and lag
 - `times`: times and durations in command lines
+- `api_names`: names of APIs
 - `status`: the state of a cluster as its clients see it
 """

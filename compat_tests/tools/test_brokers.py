@@ -1,0 +1,88 @@
+"""`odradek broker` and `odradek cluster`, compared with kafka-log-dirs, kafka-features and others."""
+
+import json
+import re
+
+import pytest
+
+from compat_tests.apache_kafka import tools
+from compat_tests.apache_kafka.tools import run
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
+
+
+def test_brokers_and_cluster(odradek, tool, broker, topic):
+    [row] = odradek("broker", "list", "--json").json
+    assert f"{row['host']}:{row['port']}" == broker.bootstrap_servers
+    assert (row["controller"], row["fenced"]) == (True, False) and row["leaders"] == row["replicas"] > 0
+    described = odradek("cluster", "describe", "--json").json
+    shown = run(tools.CLUSTER, "cluster-id", "--bootstrap-server", broker.bootstrap_servers).stdout
+    assert described["cluster_id"] in shown
+    assert (described["controller"], described["brokers"][0]["broker"]) == (row["broker"], row["broker"])
+    assert described["topics"] == len(tool(tools.TOPICS, "--list").lines)
+    assert re.search(rf"^controller  {row['broker']}$", odradek("cluster", "describe").out, re.MULTILINE)
+
+
+def test_a_broker(odradek, topic):
+    [row] = odradek("broker", "list", "--json").json
+    shown = odradek("broker", "describe", str(row["broker"]), "--json").json
+    assert {key: shown[key] for key in row} == row
+    assert [log_dir["state"] for log_dir in shown["log_dirs"]] == ["online"]
+    configs = {one["name"]: one for one in shown["configs"]}
+    assert (configs["num.partitions"]["value"], configs["num.partitions"]["source"]) == ("2", "server.properties")
+    assert "there is no live broker 77" in odradek("broker", "describe", "77", code=1).err
+
+
+def test_disks(odradek, tool, topic):
+    [disk] = odradek("broker", "disks", "--json").json
+    [line] = [one for one in tool(tools.LOG_DIRS, "--describe").lines if one.startswith("{")]
+    [by_tool] = json.loads(line)["brokers"]
+    [log_dir] = by_tool["logDirs"]
+    assert (disk["broker"], disk["log_dir"]) == (by_tool["broker"], log_dir["logDir"])
+    assert disk["replicas"] == len(log_dir["partitions"])
+    assert 0 < disk["usable_bytes"] < disk["total_bytes"]
+    replicas = odradek("broker", "disks", "--replicas", "--json").json
+    assert sorted(f"{one['topic']}-{one['partition']}" for one in replicas) == sorted(
+        one["partition"] for one in log_dir["partitions"]
+    )
+
+
+def test_apis(odradek, tool):
+    [row] = odradek("broker", "list", "--json").json
+    served = odradek("broker", "apis", str(row["broker"]), "--json").json
+    shown = tool(tools.BROKER_API_VERSIONS).stdout
+    by_tool = re.findall(r"^\s(\w+)\((\d+)\): (?:(\d+) to )?(\d+)", shown, re.MULTILINE)
+    assert [(one["api"], str(one["key"])) for one in served] == [(name, key) for name, key, _, _ in by_tool]
+    assert [(str(one["first_version"]), str(one["last_version"])) for one in served] == [
+        (first or last, last) for _, _, first, last in by_tool
+    ]
+
+
+def test_features(odradek, tool):
+    rows = odradek("cluster", "features", "describe", "--json").json
+    shown = tool(tools.FEATURES, "describe").stdout
+    by_tool = re.findall(
+        r"Feature: (\S+)\s+SupportedMinVersion: (\d+)\s+SupportedMaxVersion: (\d+)\s+FinalizedVersionLevel: (\d+)",
+        shown,
+    )
+    mine = {row["feature"]: tuple(map(str, list(row.values())[1:])) for row in rows}
+    # Kafka's tool names the levels of metadata.version by releases.
+    assert {name: tuple(levels) for name, *levels in by_tool}.items() <= mine.items()
+    assert mine["transaction.version"] == ("0", "2", "2")
+
+    down = ["cluster", "features", "downgrade", "--feature", "transaction.version=1"]
+    assert odradek(*down, "--dry-run").out == "feature transaction.version would be downgraded\n"
+    assert "Repeat the command with --yes" in odradek(*down, code=2).err
+    refused = odradek("cluster", "features", "upgrade", "--feature", "transaction.version=9", code=1)
+    assert refused.err.startswith("odradek: ") and refused.err.count("\n") == 1
+    misspelt = odradek("cluster", "features", "upgrade", "--feature", "transaction.versoin=1", code=1)
+    assert misspelt.err.startswith("odradek: there is no feature transaction.versoin; did you mean transaction.version")
+
+
+def test_the_quorum(odradek, tool):
+    shown = odradek("cluster", "quorum", "--json").json
+    status = dict(
+        re.findall(r"^(\w+): +(.*)$", tool(tools.METADATA_QUORUM, "describe", "--status").stdout, re.MULTILINE)
+    )
+    assert (str(shown["leader"]), str(shown["leader_epoch"])) == (status["LeaderId"], status["LeaderEpoch"])
+    assert shown["replicas"][0]["role"] == "leader"

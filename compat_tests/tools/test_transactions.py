@@ -1,0 +1,106 @@
+"""`odradek transaction`, compared with kafka-transactions."""
+
+import pytest
+
+from compat_tests import transaction_frames as frames
+from compat_tests.apache_kafka import tools
+from compat_tests.apache_kafka.tools import run
+from compat_tests.bad_frames import Connection
+from compat_tests.clients import load
+from compat_tests.clients.common import Message, ProducerOptions, wait_until
+from odradek.tools.cli.main import main
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
+
+CLIENT = load("confluent")
+
+
+def table(result):
+    """Return the rows of a table of Kafka's tool by its headings."""
+    heading, *rows = [line.split() for line in result.lines]
+    return [dict(zip(heading, row, strict=False)) for row in rows]
+
+
+@pytest.fixture
+def ongoing(broker, topic, unique):
+    """A transaction with three records in a topic of its name."""
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(transactional_id=unique)) as producer:
+        producer.begin()
+        producer.produce(topic, [Message(b"%d" % n) for n in range(3)])
+        yield unique
+        producer.abort()
+
+
+def test_transactions(odradek, tool, ongoing):
+    [row] = odradek("transaction", "list", "--transactional-id-pattern", f"{ongoing}.*", "--json").json
+    [by_tool] = table(tool(tools.TRANSACTIONS, "list", "--transactional-id-pattern", f"{ongoing}.*"))
+    assert [str(value) for value in row.values()] == [
+        by_tool[key] for key in ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
+    ]
+    assert row in odradek("transaction", "list", "--state", "Ongoing", "--json").json
+    assert odradek("transaction", "list", "--producer-id", str(row["producer_id"]), "--json").json == [row]
+    long_open = odradek("transaction", "list", "--duration-filter", "3600000", "--json").json
+    assert row not in long_open
+    assert odradek("transaction", "list", "--state", "Odd", code=2).err == "odradek: unknown state: Odd\n"
+
+    shown = odradek("transaction", "describe", ongoing, "--json").json
+    [described] = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", ongoing))
+    pairs = {
+        "coordinator": "CoordinatorId",
+        "producer_id": "ProducerId",
+        "producer_epoch": "ProducerEpoch",
+        "state": "TransactionState",
+        "timeout_ms": "TransactionTimeoutMs",
+    }
+    assert {key: str(shown[key]) for key in pairs} == {key: described[name] for key, name in pairs.items()}
+    assert shown["partitions"] == [described["TopicPartitions"]] and shown["duration_ms"] >= 0
+    missing = odradek("transaction", "describe", f"{ongoing}x", code=1).err
+    assert missing.startswith(f"odradek: transactional id {ongoing}x does not exist; did you mean {ongoing}")
+
+
+def test_producers(odradek, tool, topic, ongoing):
+    [row] = odradek("transaction", "describe-producers", topic, "0", "--json").json
+    [by_tool] = table(tool(tools.TRANSACTIONS, "describe-producers", "--topic", topic, "--partition", "0"))
+    pairs = {
+        "producer_id": "ProducerId",
+        "producer_epoch": "ProducerEpoch",
+        "last_sequence": "LastSequence",
+        "last_timestamp_ms": "LastTimestamp",
+        "transaction_start_offset": "CurrentTransactionStartOffset",
+    }
+    assert {key: str(row[key]) for key in pairs} == {key: by_tool[name] for key, name in pairs.items()}
+    # The coordinator has this transaction, so that it does not hang.
+    assert (
+        odradek("transaction", "find-hanging", "--topic", topic, "--max-transaction-timeout", "0", "--json").json == []
+    )
+    assert "has no partition 8" in odradek("transaction", "describe-producers", topic, "8", code=1).err
+
+
+def test_a_hanging_transaction(start_broker, unique, capsys):
+    """Without verification a late batch opens a transaction that is unknown to every coordinator."""
+    broker = start_broker({"transaction.partition.verification.enable": "false"})
+    address = ["--bootstrap-server", broker.bootstrap_servers]
+    assert main(["topic", "create", unique, "-p", "1", *address]) == 0
+    with Connection(broker.port) as connection:
+        frames.await_coordinator(connection)
+        frames.await_topic(connection, unique)
+        late = frames.start(connection, unique)
+        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+
+    def find():
+        capsys.readouterr()
+        assert main(["transaction", "find-hanging", *address, "--max-transaction-timeout", "0"]) == 0
+        return capsys.readouterr().out.splitlines()[1:]
+
+    [hanging] = wait_until(find)
+    topic, partition, producer_id, _, _, offset = hanging.split()
+    assert (topic, partition, producer_id, offset) == (unique, "0", str(late.producer_id), "0")
+    arguments = ["find-hanging", "--broker-id", "1", "--topic", unique, "--max-transaction-timeout", "0"]
+    [by_tool] = table(run(tools.TRANSACTIONS, *address, *arguments))
+    assert (by_tool["ProducerId"], by_tool["StartOffset"]) == (producer_id, offset)
+    abort = ["transaction", "abort", unique, "0", *address, "--start-offset"]
+    assert main([*abort, "5", "--yes"]) == 1
+    assert f"no transaction that is open in {unique}-0 begins at offset 5" in capsys.readouterr().err
+    assert main([*abort, offset]) == 2
+    assert main([*abort, offset, "--yes"]) == 0
+    assert find() == []

@@ -1,0 +1,267 @@
+"""The commands `odradek transaction`."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from odradek.protocol.errors import ErrorCode
+from odradek.tools.cli.completions import complete_topics
+from odradek.tools.cli.groups import Commands
+from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
+from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
+from odradek.tools.kafka.offsets import TopicPartition, check_partitions, find_leaders, group_by_leader
+from odradek.tools.kafka.similar_names import suggest
+
+if TYPE_CHECKING:
+    from odradek.protocol.messages.describe_producers import DescribeProducersResponseProducerState
+
+_TRANSACTION_KEY: Final = 1
+_LIST_KEYS: Final = ("transactional_id", "coordinator", "producer_id", "state")
+_PRODUCER_KEYS: Final = (
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_timestamp_ms",
+    "coordinator_epoch",
+    "transaction_start_offset",
+)
+_HANGING_KEYS: Final = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
+_DEFAULT_TIMEOUT_MS: Final = 900_000
+"""Kafka's transaction.max.timeout.ms."""
+
+commands = Commands("transaction", "Transactions.")
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Topic.")]
+Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.")]
+
+
+@commands.command("list")
+def list_transactions(
+    session: Session,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, such as Ongoing.")
+    ] = None,
+    producer_ids: Annotated[
+        list[int] | None, typer.Option("--producer-id", metavar="N", help="Only of this producer; repeatable.")
+    ] = None,
+    duration_ms: Annotated[
+        int | None, typer.Option("--duration-filter", min=0, metavar="MS", help="Only those open for longer.")
+    ] = None,
+    pattern: Annotated[
+        str | None, typer.Option("--transactional-id-pattern", metavar="REGEX", help="Only matching ids.")
+    ] = None,
+) -> None:
+    """List the transactional ids."""
+    session.output.show(Table(_LIST_KEYS, _list(session.cluster, states, producer_ids, duration_ms, pattern)))
+
+
+@commands.command("describe")
+def describe(
+    session: Session,
+    transactional_id: Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")],
+) -> None:
+    """Show the state of a transactional id, and the partitions in its transaction."""
+    from odradek.protocol.messages.describe_transactions import (
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+    )
+
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    response = session.cluster.ask_coordinator(
+        transactional_id, _TRANSACTION_KEY, request, DescribeTransactionsResponse
+    )
+    [state] = response.transaction_states
+    if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        names = [str(row[0]) for row in _list(session.cluster)]
+        message = f"transactional id {transactional_id} does not exist{suggest(transactional_id, names)}"
+        raise RequestError("TRANSACTIONAL_ID_NOT_FOUND", message)
+    check(state.error_code, None, f"transactional id {transactional_id}")
+    started_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
+    fields: dict[str, JsonValue] = {
+        "transactional_id": state.transactional_id,
+        "coordinator": session.cluster.find_coordinators([transactional_id], _TRANSACTION_KEY)[transactional_id],
+        "producer_id": state.producer_id,
+        "producer_epoch": state.producer_epoch,
+        "state": state.transaction_state,
+        "timeout_ms": state.transaction_timeout_ms,
+        "start_time_ms": started_ms,
+        "duration_ms": None if started_ms is None else int(time.time() * 1000) - started_ms,
+        "partitions": [f"{topic.topic}-{index}" for topic in state.topics for index in topic.partitions],
+    }
+    session.output.show_all(fields, fields)
+
+
+@commands.command("describe-producers")
+def describe_producers(session: Session, topic: Topic, partition: Partition) -> None:
+    """Show the producers of a partition, and where their open transactions begin."""
+    key = (topic, partition)
+    leaders = find_leaders(session.cluster, [topic])
+    check_partitions([key], leaders)
+    rows = [
+        (
+            one.producer_id,
+            one.producer_epoch,
+            one.last_sequence,
+            one.last_timestamp,
+            one.coordinator_epoch,
+            one.current_txn_start_offset if one.current_txn_start_offset >= 0 else None,
+        )
+        for _, one in _describe_producers(session.cluster, {key: leaders[key]})
+    ]
+    session.output.show(Table(_PRODUCER_KEYS, rows))
+
+
+@commands.command("find-hanging")
+def find_hanging(
+    session: Session,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", autocompletion=complete_topics, help="Only this topic.")
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, metavar="N", help="Only this one.")] = None,
+    broker: Annotated[int | None, typer.Option("--broker-id", metavar="ID", help="Only partitions it leads.")] = None,
+    max_timeout_ms: Annotated[
+        int,
+        typer.Option("--max-transaction-timeout", min=0, metavar="MS", help="Ignore transactions that are younger."),
+    ] = _DEFAULT_TIMEOUT_MS,
+) -> None:
+    """Find transactions that are open in partitions although their coordinator does not have them."""
+    if partition is not None and topic is None:
+        raise CommandError("--partition requires --topic", exit_code=EXIT_USAGE)
+    names = None if topic is None else [topic]
+    leaders = {
+        (found.name or "", one.partition_index): one.leader_id
+        for found in session.cluster.fetch_topics(names)
+        for one in found.partitions
+        if partition in (None, one.partition_index) and broker in (None, one.leader_id)
+    }
+    if topic is not None and partition is not None and broker is None:
+        check_partitions([(topic, partition)], leaders)
+    before_ms = int(time.time() * 1000) - max_timeout_ms
+    opened = [
+        (key, one)
+        for key, one in _describe_producers(session.cluster, leaders)
+        if one.current_txn_start_offset >= 0 and one.last_timestamp <= before_ms
+    ]
+    known = _find_known(session.cluster, {one.producer_id for _, one in opened}) if opened else {}
+    rows: list[Row] = [
+        (*key, one.producer_id, one.producer_epoch, one.coordinator_epoch, one.current_txn_start_offset)
+        for key, one in opened
+        if key not in known.get(one.producer_id, set())
+    ]
+    session.output.show(Table(_HANGING_KEYS, rows, is_marked=lambda row: True))
+
+
+@commands.command("abort", is_destructive=True)
+def abort(
+    session: Session,
+    topic: Topic,
+    partition: Partition,
+    start_offset: Annotated[
+        int, typer.Option("--start-offset", min=0, metavar="N", help="First offset of the transaction.")
+    ],
+) -> int:
+    """Abort a hanging transaction in a partition, which find-hanging has found."""
+    from odradek.protocol.messages import write_txn_markers as messages
+
+    key = (topic, partition)
+    leaders = find_leaders(session.cluster, [topic])
+    check_partitions([key], leaders)
+    found = [
+        one
+        for _, one in _describe_producers(session.cluster, {key: leaders[key]})
+        if one.current_txn_start_offset == start_offset
+    ]
+    if not found:
+        raise CommandError(f"no transaction that is open in {topic}-{partition} begins at offset {start_offset}")
+    [producer] = found
+    session.confirm(f"Abort the transaction of producer {producer.producer_id} in {topic}-{partition}?")
+    name = f"{topic}-{partition}"
+    if session.is_dry_run:
+        return session.finish("transaction", "aborted", [Outcome(name)])
+    marker = messages.WriteTxnMarkersRequestWritableTxnMarker(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        transaction_result=False,
+        topics=[messages.WriteTxnMarkersRequestWritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+        coordinator_epoch=max(producer.coordinator_epoch, 0),
+    )
+    request = messages.WriteTxnMarkersRequest(markers=[marker])
+    response = session.cluster.broker(leaders[key]).send(request, messages.WriteTxnMarkersResponse)
+    outcomes = [
+        make_outcome(f"{each.name}-{one.partition_index}", one.error_code)
+        for result in response.markers
+        for each in result.topics
+        for one in each.partitions
+    ]
+    return session.finish("transaction", "aborted", outcomes)
+
+
+def _list(
+    cluster: Cluster,
+    states: list[str] | None = None,
+    producer_ids: list[int] | None = None,
+    duration_ms: int | None = None,
+    pattern: str | None = None,
+) -> list[Row]:
+    from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+    rows: list[Row] = []
+    for broker in cluster.node_ids():
+        request = ListTransactionsRequest(
+            state_filters=states or [],
+            producer_id_filters=producer_ids or [],
+            duration_filter=-1 if duration_ms is None else duration_ms,
+            transactional_id_pattern=pattern,
+        )
+        response = cluster.broker(broker).send(request, ListTransactionsResponse)
+        check(response.error_code, None, f"transactions of broker {broker}")
+        if response.unknown_state_filters:
+            raise CommandError(f"unknown state: {', '.join(response.unknown_state_filters)}", exit_code=EXIT_USAGE)
+        rows += [
+            (one.transactional_id, broker, one.producer_id, one.transaction_state)
+            for one in response.transaction_states
+        ]
+    return sorted(rows, key=lambda row: str(row[0]))
+
+
+def _find_known(cluster: Cluster, producer_ids: set[int]) -> dict[int, set[TopicPartition]]:
+    """Return the partitions in the transactions that coordinators have of producers."""
+    from odradek.protocol.messages.describe_transactions import (
+        DescribeTransactionsRequest,
+        DescribeTransactionsResponse,
+    )
+
+    known: dict[int, set[TopicPartition]] = {}
+    for name, *_ in _list(cluster, producer_ids=sorted(producer_ids)):
+        request = DescribeTransactionsRequest(transactional_ids=[str(name)])
+        response = cluster.ask_coordinator(str(name), _TRANSACTION_KEY, request, DescribeTransactionsResponse)
+        for state in response.transaction_states:
+            if not state.error_code:
+                partitions = {(topic.topic, index) for topic in state.topics for index in topic.partitions}
+                known.setdefault(state.producer_id, set()).update(partitions)
+    return known
+
+
+def _describe_producers(
+    cluster: Cluster, leaders: Mapping[TopicPartition, int]
+) -> Iterator[tuple[TopicPartition, "DescribeProducersResponseProducerState"]]:
+    """Iterate over the producers of partitions."""
+    from odradek.protocol.messages import describe_producers as messages
+
+    for leader, topics in group_by_leader(leaders, leaders).items():
+        request = messages.DescribeProducersRequest(
+            topics=[
+                messages.DescribeProducersRequestTopicRequest(name=topic, partition_indexes=indexes)
+                for topic, indexes in topics.items()
+            ]
+        )
+        for topic in cluster.broker(leader).send(request, messages.DescribeProducersResponse).topics:
+            for partition in topic.partitions:
+                if partition.error_code:
+                    name = f"{topic.name}-{partition.partition_index}"
+                    raise make_error(partition.error_code, partition.error_message, name)
+                for one in sorted(partition.active_producers, key=lambda one: one.producer_id):
+                    yield (topic.name, partition.partition_index), one
