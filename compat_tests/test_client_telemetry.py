@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from compat_tests import limits
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.apache_kafka.programs import compile_program
@@ -28,8 +29,14 @@ METRICS = compress(Codec.ZSTD, encode(gauge("org.apache.kafka.a", number(1))))
 
 
 @pytest.fixture(scope="module")
-def odradek() -> Iterator[OdradekBroker]:
-    with OdradekBroker() as broker:
+def metrics_address() -> str:
+    (port,) = processes.free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def odradek(metrics_address: str) -> Iterator[OdradekBroker]:
+    with OdradekBroker({"metrics.listener": metrics_address}) as broker:
         yield broker
 
 
@@ -131,8 +138,15 @@ def all_metrics(odradek: OdradekBroker) -> Iterator[None]:
     tools.run(tools.CLIENT_METRICS, *at, "--delete", "--name", "all")
 
 
+def find_names(address: str, client_id: str) -> set[str]:
+    """Return the names of a client's series in /metrics."""
+    with urlopen(f"http://{address}/metrics", timeout=limits.CONDITION_S) as response:
+        text = response.read().decode()
+    return set(re.findall(rf'^(\w+){{client_id="{client_id}",client_instance_id="[\w-]{{22}}",', text, re.MULTILINE))
+
+
 @pytest.mark.usefixtures("all_metrics")
-def test_librdkafka_pushes_its_metrics(odradek: OdradekBroker) -> None:
+def test_librdkafka_pushes_its_metrics(odradek: OdradekBroker, metrics_address: str) -> None:
     config: dict[str, Any] = {"bootstrap.servers": odradek.bootstrap_servers, "log_level": 3}
     producer = Producer({**config, "client.id": "rdkafka-producer"})
     consumer = Consumer({**config, "client.id": "rdkafka-consumer", "group.id": "g"})
@@ -144,10 +158,13 @@ def test_librdkafka_pushes_its_metrics(odradek: OdradekBroker) -> None:
     del producer
     wait_until(lambda: any(is_last for *_, is_last in find_pushes(odradek, "rdkafka-.*")), limits.CONDITION_S)
     assert {name for name, *_ in find_pushes(odradek, "rdkafka-.*")} == {"confluent-kafka-python"}
+    for kind in ("producer", "consumer"):
+        names = find_names(metrics_address, f"rdkafka-{kind}")
+        assert {"kafka_client_info", f"org_apache_kafka_{kind}_connection_creation_total"} <= names
 
 
 @pytest.mark.usefixtures("all_metrics")
-def test_java_clients_push_their_metrics(odradek: OdradekBroker, tmp_path: Path) -> None:
+def test_java_clients_push_their_metrics(odradek: OdradekBroker, metrics_address: str, tmp_path: Path) -> None:
     servers = odradek.bootstrap_servers
     load = ("--topic", "pushed", "--num-records", "1000000", "--throughput", "100", "--record-size", "10")
     options = ("--producer-props", f"bootstrap.servers={servers}", "client.id=java-producer")
@@ -161,3 +178,6 @@ def test_java_clients_push_their_metrics(odradek: OdradekBroker, tmp_path: Path)
             pushes = find_pushes(odradek, client_id)
             assert {name for name, *_ in pushes} == {"apache-kafka-java"}
             assert max(points for _, points, _ in pushes) > 50
+            names = find_names(metrics_address, client_id)
+            assert f"org_apache_kafka_{client_id[-8:]}_connection_creation_total" in names
+            assert len(names) > 50

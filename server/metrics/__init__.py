@@ -10,6 +10,7 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `controller`: the state of the cluster
 - `logs`: log directories
 - `coordinators`: groups and transactions
+- `clients`: metrics that clients have pushed
 - `network`: connections, delayed requests, the reactor thread
 - `process`: CPU, memory, version
 - `exposition`: the text format

@@ -2,7 +2,17 @@
 
 from typing import Final
 
-from odradek.server.metrics import controller, coordinators, logs, network, partitions, process, requests, traffic
+from odradek.server.metrics import (
+    clients,
+    controller,
+    coordinators,
+    logs,
+    network,
+    partitions,
+    process,
+    requests,
+    traffic,
+)
 from odradek.server.metrics.declaration import Metric
 
 _SECTIONS: Final = (
@@ -12,6 +22,7 @@ _SECTIONS: Final = (
     ("Controller", controller.METRICS),
     ("Log directories", logs.METRICS),
     ("Groups and transactions", coordinators.METRICS),
+    ("Metrics of clients", clients.METRICS),
     ("Connections and threads", network.METRICS),
     ("Process", process.METRICS),
 )

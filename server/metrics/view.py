@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from odradek.server.config import BrokerConfig
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics.clients import collect_clients
 from odradek.server.metrics.controller import collect_controller
 from odradek.server.metrics.coordinators import collect_groups, collect_transactions
 from odradek.server.metrics.declaration import Collected, Family
@@ -72,6 +73,7 @@ class BrokerView:
                 collect_network(self.connections, services.fetch_sessions, self._read_reactor()),
                 collect_groups(services.groups_in_use),
                 collect_transactions(services.transactions_in_use),
+                collect_clients(services.telemetry_in_use),
                 collect_traffic(services.replicas.traffic, limit),
                 collect_partitions(services.replicas, services.metadata, limit),
             ]
