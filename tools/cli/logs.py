@@ -23,7 +23,8 @@ EXIT_FINDINGS: Final = 1
 commands = Commands("log", "Log directories and their files, read offline.")
 
 Paths = Annotated[
-    list[str], typer.Argument(metavar="PATH", help="Log directories, or partitions' directories.", show_default=False)
+    list[str],
+    typer.Argument(metavar="PATH", help="Log directories, partitions' directories, or segments.", show_default=False),
 ]
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", metavar="NAME", help="Only partitions of this topic; repeatable.")

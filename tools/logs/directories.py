@@ -41,12 +41,16 @@ class DirectoryState(Enum):
 
 
 class PartitionFiles(NamedTuple):
-    """A partition's directory. `suffix` is empty, or "-delete", "-stray" or "-future"."""
+    """A partition's directory. `suffix` is empty, or "-delete", "-stray" or "-future".
+
+    segment: base offset of the only segment to read; None for all
+    """
 
     path: str
     topic: str
     partition: int
     suffix: str = ""
+    segment: int | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -113,6 +117,15 @@ def parse_partition(path: str) -> PartitionFiles | None:
 def is_partition(fs: FileSystem, path: str) -> bool:
     """Return whether a directory contains segments. Raises OSError."""
     return any(_LOG_NAME.fullmatch(name) for name in fs.list_names(path))
+
+
+def parse_segment(path: str) -> PartitionFiles | None:
+    """Return the partition of a .log file, with this segment only; None for another file."""
+    directory, _, name = path.rpartition("/")
+    if not _LOG_NAME.fullmatch(name):
+        return None
+    partition = parse_partition(directory) or PartitionFiles(directory, directory.rpartition("/")[2], 0)
+    return partition._replace(segment=base_offset(name))
 
 
 def list_partition_directories(fs: FileSystem, path: str) -> Iterator[PartitionFiles]:

@@ -83,6 +83,11 @@ class OffsetIndexCheck:
         self._note_distance(size_bytes)
         self._next()
 
+    def skip(self, end: int) -> None:
+        """Ignore the entries up to position `end`, where batches follow damage."""
+        while self._at >= 0 and self._position < end:
+            self._next()
+
     def _note_distance(self, size_bytes: int) -> None:
         if self._unindexed_bytes - size_bytes > _MAX_UNINDEXED_BYTES:
             self._report.add(
@@ -125,6 +130,7 @@ class TimeIndexCheck:
         self._is_sealed = is_sealed
         self._entries = self._checked_entries()
         self._largest = -1
+        self._is_after_damage = False
         self._last_timestamp = -1
         self._at = self._timestamp = self._offset = -1
         self._next()
@@ -149,6 +155,9 @@ class TimeIndexCheck:
     def add(self, base_offset: int, last_offset: int, max_timestamp: int) -> None:
         """Compare the entry whose offset is in a batch, if there is one."""
         while self._at >= 0 and self._offset <= last_offset:
+            if self._is_after_damage and self._offset < base_offset:
+                self._next()
+                continue
             if self._offset < base_offset or self._timestamp != max_timestamp:
                 self._error(
                     self._at,
@@ -163,6 +172,11 @@ class TimeIndexCheck:
                 )
             self._next()
         self._largest = max(max_timestamp, self._largest)
+        self._is_after_damage = False
+
+    def skip(self) -> None:
+        """Ignore the entries for batches that damage has destroyed."""
+        self._is_after_damage = True
 
     def finish(self, *, may_exceed: bool) -> None:
         """Check what remains after the last batch. `may_exceed`: entries behind it are no finding."""

@@ -36,24 +36,27 @@ class PartitionCheck:
     ) -> None:
         self.names = fs.list_names(partition.path)
         self.bases = segment_offsets(self.names)
-        start = self.bases[0] if self.bases else 0
+        limits = zip(self.bases, [*self.bases[1:], MAX_OFFSET], strict=True)
+        self.segments = [each for each in limits if partition.segment in (None, each[0])]
+        start, end = (self.segments[0][0], self.segments[-1][1]) if self.segments else (0, MAX_OFFSET)
         offsets = (base_offset(name) for name in self.names if name.endswith(SNAPSHOT_SUFFIX))
-        snapshots = sorted(offset for offset in offsets if offset >= 0)
+        snapshots = sorted(offset for offset in offsets if 0 <= offset <= end)
         self.state = PartitionState(fs, partition, parent, options, report, start, snapshots)
 
     def run(self) -> PartitionTotals:
         """Read the partition once, and return its totals."""
         state = self.state
-        self._check_names()
-        self._check_topic_id()
+        if state.partition.segment is None:
+            self._check_names()
+            self._check_topic_id()
         state.epochs = self._read_epochs()
-        if not self.bases:
+        if not self.segments:
             return state.totals
-        for base, limit in zip(self.bases, [*self.bases[1:], MAX_OFFSET], strict=True):
+        for base, limit in self.segments:
             SegmentCheck(state, base, limit).run()
         state.totals.end_offset = state.next_offset
         state.producers.finish(state.next_offset)
-        if state.epochs is not None:
+        if state.epochs is not None and self.segments[-1][1] == MAX_OFFSET:
             state.epochs.finish(state.next_offset)
         return state.totals
 

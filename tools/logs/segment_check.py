@@ -77,8 +77,6 @@ class SegmentCheck:
         if not self.is_last and end_offset < self.limit:
             self._report_gap(self.size_bytes, end_offset, self.limit)
             partition.next_offset = self.limit
-        if self.has_damage:
-            partition.producers.has_gaps = True
         transactions = partition.path(file_name(self.base, TRANSACTION_INDEX_SUFFIX))
         partition.producers.end_segment(
             transactions, partition.start_offset, end_offset if self.is_growing else MAX_OFFSET
@@ -159,7 +157,11 @@ class SegmentCheck:
         if damage.has_zeros_only:
             self._add_zeros(damage)
             return
-        self.has_damage = True
+        self.has_damage = self.of.producers.has_gaps = True
+        if self.offset_index is not None:
+            self.offset_index.skip(damage.end)
+        if self.time_index is not None:
+            self.time_index.skip()
         size = damage.end - damage.position
         if not self.is_last or not damage.is_last:
             problem = f"{damage.reason}; {size} bytes are skipped"

@@ -1,8 +1,10 @@
 """`log verify`: checks log directories, partitions and segments, and compares the parts of several log directories."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
+from odradek.log.segments.segment_files import LOG_SUFFIX, file_name
 from odradek.log.storage import checkpoints
 from odradek.log.storage.checkpoints import (
     CLEANER_OFFSETS_FILE,
@@ -22,6 +24,8 @@ from odradek.tools.logs.directories import (
     is_partition,
     list_partition_directories,
     parse_partition,
+    parse_segment,
+    segment_offsets,
 )
 from odradek.tools.logs.findings import Report, Severity
 from odradek.tools.logs.partition_state import PartitionTotals, VerifyOptions
@@ -38,7 +42,7 @@ _SUFFIX_NOTES = {
 
 
 class NotALogError(Exception):
-    """A path is neither a log directory nor a partition's directory."""
+    """A path is no log directory, partition's directory or segment."""
 
 
 class VerifyTotals(NamedTuple):
@@ -59,9 +63,18 @@ class Selection(NamedTuple):
 
 
 def select(fs: FileSystem, path: str, is_selected: Callable[[PartitionFiles], bool]) -> Selection:
-    """Return the partitions in `path`, a log directory or a partition's directory. Raises NotALogError, OSError."""
+    """Return the partitions in `path`: a log directory, a partition's directory, or the .log file of a segment.
+
+    Raises NotALogError, OSError.
+    """
+    if not fs.exists(path):
+        raise NotALogError(f"{path} does not exist")
     if not fs.is_directory(path):
-        raise NotALogError(f"{path} is no directory" if fs.exists(path) else f"{path} does not exist")
+        segment = parse_segment(path)
+        if segment is None:
+            raise NotALogError(f"{path} is no directory and no .log file of a segment")
+        parent = segment.path.rpartition("/")[0] or "/"
+        return Selection(LogDirectoryFiles(fs, parent), [segment], is_whole=False)
     partition = parse_partition(path)
     if partition is not None or is_partition(fs, path):
         parent = path.rpartition("/")[0] or "/"
@@ -80,23 +93,17 @@ def count_bytes(fs: FileSystem, selections: Iterable[Selection]) -> int:
     total = 0
     for partition in (each for selection in selections for each in selection.partitions):
         if partition.suffix != DELETE_SUFFIX:
-            total += segment_bytes(fs, partition.path)
+            total += _segment_bytes(fs, partition)
     return total
 
 
-def segment_bytes(fs: FileSystem, directory: str) -> int:
-    """Return the size of the .log files in a directory; those that are deleted meanwhile are not counted."""
+def _segment_bytes(fs: FileSystem, partition: PartitionFiles) -> int:
+    """Return the size of a partition's segments; those that are deleted meanwhile are not counted."""
     total = 0
-    try:
-        names = fs.list_names(directory)
-    except FileNotFoundError:
-        return 0
-    for name in names:
-        if name.endswith(".log"):
-            try:
-                total += fs.size_bytes(f"{directory}/{name}")
-            except FileNotFoundError:
-                continue
+    with suppress(FileNotFoundError):
+        for base in segment_offsets(fs.list_names(partition.path)):
+            if partition.segment in (None, base):
+                total += fs.size_bytes(f"{partition.path}/{file_name(base, LOG_SUFFIX)}")
     return total
 
 
@@ -121,7 +128,7 @@ def verify(fs: FileSystem, selections: Sequence[Selection], options: VerifyOptio
             partitions += 1
             batches, records = batches + totals.batches, records + totals.records
             size_bytes += totals.size_bytes
-            if not partition.suffix:
+            if not partition.suffix and partition.segment is None:
                 ends[partition.key] = totals
                 _check_offsets(selection.parent, partition, totals, report)
         if selection.is_whole:

@@ -292,8 +292,8 @@ def test_damage_is_reported_at_its_position_and_later_batches_are_checked():
     stored = StoredDirectory()
     stored.flip(1, 1, 65)
     found, totals = stored.verify()
-    [damage] = [each for each in found if each.check == "batch"]
-    assert damage.position == stored.positions[1][1]
+    assert [each.check for each in found] == ["batch"], "the index entries of the batch are no findings"
+    assert found[0].position == stored.positions[1][1]
     assert totals.records == COUNT + 1
 
 
@@ -450,6 +450,18 @@ def test_a_disk_that_cannot_be_read():
     found: list[Finding] = []
     verify(stored.fs, selections, VerifyOptions(), Report(found.append))
     assert [(each.severity, each.check) for each in found] == [(ERROR, "read")]
+
+
+def test_one_segment():
+    stored = StoredDirectory()
+    for number in (0, 2, -1):
+        found, totals = stored.verify(stored.path(number, ".log"))
+        assert found == []
+        assert totals.records == len(stored.positions[number])
+    stored.flip(2, 1, 65)
+    assert stored.verify(stored.path(1, ".log"))[0] == []
+    found, _ = stored.verify(stored.path(2, ".log"))
+    assert [each.check for each in found] == ["batch"]
 
 
 def test_other_paths_are_refused():
