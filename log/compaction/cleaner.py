@@ -84,6 +84,7 @@ class Cleaner:
 
     `offsets`: the offset up to which each log is compacted
     `uncleanable`: logs that cannot be read, or lost several workers; they are not compacted until the next start
+    `max_dirty_ratio`: of the logs that were due in the last sweep
     `paused`: logs that are not compacted for now, because they are being copied to another log directory
     `start_worker(is_idle_priority)` starts a process or raises OSError. A process at idle priority exits if it gets
     too little processor time.
@@ -119,7 +120,14 @@ class Cleaner:
         self._due_in_sweep: list[CleanableRange] = []
         self._due: list[CleanableRange] = []
         self._sweep_started_s = float("-inf")
+        self.max_dirty_ratio = 0.0
         self._is_closed = False
+
+    @property
+    def since_sweep_ms(self) -> int:
+        """Time since the last sweep over all logs began; 0 before the first."""
+        since_s = self._monotonic() - self._sweep_started_s
+        return 0 if since_s == float("inf") else int(since_s * 1000)
 
     @property
     def running(self) -> set[Key]:
@@ -167,6 +175,7 @@ class Cleaner:
             if log is None:
                 self._sweep = None
                 self._due = sorted(self._due_in_sweep, key=lambda cleanable: cleanable.ratio)
+                self.max_dirty_ratio = self._due[-1].ratio if self._due else 0.0
                 return True
             if not log.config.compacts or log.failure is not None or not self._host.serves(log):
                 continue

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 
+from odradek.log.background.histogram import Histogram
 from odradek.log.background.shared_write import SharedWrite
 from odradek.log.background.tasks import Done, RunInThread, Schedule
 from odradek.log.flush import LogSync
@@ -19,6 +20,8 @@ class FlushTask:
     """Flushes logs. Callers during a flush of a log share the next one (`SharedWrite`).
 
     A log is held while another one replaces it: its flushed offset stays, and callers wait for the replacement's flush.
+
+    times: of the flushes, with their wait for a thread
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class FlushTask:
         self._checkpoints = checkpoints
         self._schedule = schedule
         self._run_in_thread = run_in_thread
+        self.times = Histogram()
         self._flushing: dict[PartitionLog, SharedWrite] = {}
         self._held: dict[PartitionLog, list[Done]] = {}
         # Callers whose flushes begin when the checkpoints are written.
@@ -95,7 +99,9 @@ class FlushTask:
 
     def _begin(self, log: PartitionLog, target_offset: int | None) -> SharedWrite:
         """Return the flushes of a log until it is idle again. The first ends at `target_offset`."""
-        flush = _LogFlush(log, target_offset, self._table, self._log_dirs, self._checkpoints, self._schedule)
+        flush = _LogFlush(
+            log, target_offset, self._table, self._log_dirs, self._checkpoints, self._schedule, self.times
+        )
 
         def idle() -> None:
             del self._flushing[log]
@@ -121,7 +127,9 @@ class FlushTask:
 class _LogFlush:
     """Flushes of one log, one after the other."""
 
-    __slots__ = ("_checkpoints", "_log", "_log_dirs", "_schedule", "_sync", "_table", "_target_offset")
+    __slots__ = (
+        "_began_ms", "_checkpoints", "_log", "_log_dirs", "_schedule", "_sync", "_table", "_target_offset", "_times",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -131,8 +139,11 @@ class _LogFlush:
         log_dirs: LogDirectories,
         checkpoints: OffsetCheckpoints,
         schedule: Schedule,
+        times: Histogram,
     ) -> None:
         self._log = log
+        self._times = times
+        self._began_ms = 0
         self._target_offset = target_offset
         self._table = table
         self._log_dirs = log_dirs
@@ -147,6 +158,7 @@ class _LogFlush:
             # The files of a deleted log may be missing, which is not a failure of the disk.
             raise log.failure or KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log!r} was deleted")
         target_offset, self._target_offset = self._target_offset, None
+        self._began_ms = self._schedule.monotonic_ms()
         try:
             self._sync = log.prepare_flush(target_offset)
         except LogDirFailure as failure:
@@ -158,8 +170,10 @@ class _LogFlush:
         """Record the result of a sync; return the error for the callers that wait for it."""
         log, sync = self._log, self._sync
         assert sync is not None
+        now_ms = self._schedule.monotonic_ms()
+        self._times.record((now_ms - self._began_ms) / 1000)
         if error is None:
-            log.finish_flush(sync, self._schedule.monotonic_ms())
+            log.finish_flush(sync, now_ms)
             if sync.sealed_segments:
                 self._checkpoints.write_recovery_points_soon(log.log_directory)
         else:

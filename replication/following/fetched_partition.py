@@ -71,6 +71,10 @@ class FetchedPartition:
     def index(self) -> int:
         return self.replica.partition.index
 
+    @property
+    def is_parked(self) -> bool:
+        return self.state is FetchState.PARKED
+
     def _first_state(self) -> FetchState:
         """Return the state in which fetching begins or is resumed."""
         log = self.replica.partition.log

@@ -58,6 +58,10 @@ class ReplicaFetcherManager:
             return
         self._assign(self._make_fetched(partition))
 
+    def list_fetched(self) -> list[FetchedPartition]:
+        """Return the partitions that are fetched, in any state."""
+        return [fetched for _, fetched in self._followed.values()]
+
     def unfollow(self, partition: Partition) -> None:
         """Fetch a partition no longer: this broker leads it, it has no leader, or the replica is removed."""
         self._remove((partition.topic_id, partition.index))

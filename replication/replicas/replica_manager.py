@@ -7,7 +7,7 @@ retry.
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
@@ -76,6 +76,26 @@ RunSteps = Callable[[Work], Awaitable[None]]
 """Starts work. The result completes after its last step."""
 
 
+class FetchProgress(Protocol):
+    """A partition that is fetched from its leader.
+
+    lag: number of offsets up to the leader's high watermark at the last fetch; None before
+    """
+
+    leader: int
+    lag: int | None
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def is_parked(self) -> bool:
+        """True while fetching cannot succeed before the next leader epoch."""
+
+
 class PartitionFetchers(Protocol):
     """Fetches records from the leaders of partitions."""
 
@@ -84,6 +104,9 @@ class PartitionFetchers(Protocol):
 
     def unfollow(self, partition: Partition) -> None:
         """Stop fetching, because this broker leads the partition, or has no replica of it any more."""
+
+    def list_fetched(self) -> Sequence[FetchProgress]:
+        """Return the partitions that are fetched, in any state."""
 
 
 class NoFetchers:
@@ -94,6 +117,10 @@ class NoFetchers:
 
     def unfollow(self, partition: Partition) -> None:
         """Do nothing."""
+
+    def list_fetched(self) -> Sequence[FetchProgress]:
+        """Return nothing."""
+        return ()
 
 
 class _Done:

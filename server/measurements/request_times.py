@@ -16,84 +16,18 @@ clock for other purposes as well. Nothing is measured while no one uses the time
 """
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Final, Protocol
 
+from odradek.log.background.histogram import BUCKETS_PER_ROOT, WINDOW_S, Histogram
 from odradek.protocol.codec_source import Buffer
 from odradek.server.work.clock import IterationEnd
 
 FETCH_KEY: Final = 1
 FOLLOWER: Final = b"f"
 """Suffix of the code of a follower's fetch."""
-
-
-BUCKETS_PER_ROOT: Final = 200
-"""A duration of `s` seconds is counted in bucket `int(s ** 0.25 * 200)`: its width is 20 % at 0.1 ms, 11 % at 1 ms, 6 %
-at 10 ms and 2 % at 1 s. The fourth root is cheaper to compute than a logarithm, and the bucket of 0 is 0."""
-
-WINDOW_S: Final = 60.0
-WINDOWS: Final = 5
-"""Quantiles are those of the last four to five minutes, about the time that Kafka's decaying samples cover."""
-
-
-class Histogram:
-    """Durations of a stage: the number of all of them, and those of the last windows by bucket.
-
-    recent: the buckets of the present window, to which `bucket` is applied by the caller
-    """
-
-    __slots__ = ("_earlier", "recent", "windows")
-
-    def __init__(self) -> None:
-        self.recent: defaultdict[int, int] = defaultdict(int)
-        self.windows: deque[dict[int, int]] = deque(maxlen=WINDOWS - 1)
-        self._earlier = 0
-
-    def record(self, duration_s: float) -> None:
-        """Count a duration."""
-        self.recent[int(duration_s**0.25 * BUCKETS_PER_ROOT)] += 1
-
-    def begin_window(self) -> None:
-        """Begin the next window."""
-        self._earlier += sum(self.recent.values())
-        self.windows.append(self.recent)
-        self.recent = defaultdict(int)
-
-    @property
-    def count(self) -> int:
-        """The number of all durations so far."""
-        return self._earlier + sum(self.recent.values())
-
-    def recent_buckets(self) -> defaultdict[int, int]:
-        """Return the number of durations in each bucket in the last windows."""
-        merged: defaultdict[int, int] = defaultdict(int)
-        for window in (*self.windows, self.recent):
-            for bucket, count in window.items():
-                merged[bucket] += count
-        return merged
-
-
-def quantiles(buckets: Mapping[int, int], fractions: Sequence[float]) -> list[float]:
-    """Return the durations in seconds below which these fractions of the durations in the buckets are; 0 without any.
-
-    Within a bucket the durations are taken as evenly distributed. `fractions` are in ascending order.
-    """
-    total = sum(buckets.values())
-    found: list[float] = []
-    below = 0
-    for bucket in sorted(buckets):
-        count = buckets[bucket]
-        while count and len(found) < len(fractions) and fractions[len(found)] * total <= below + count:
-            part = (fractions[len(found)] * total - below) / count
-            found.append(_duration_at(bucket + part) if bucket else 0.0)
-        below += count
-    return found or [0.0] * len(fractions)
-
-
-def _duration_at(bucket: float) -> float:
-    root = bucket / BUCKETS_PER_ROOT
-    return root * root * root * root
 
 
 class ApiTimes:
@@ -155,13 +89,15 @@ class RequestTimes:
     """The stage times of all requests of a broker.
 
     by_code: by the bytes of API key and version in the header; those of followers' fetches have another byte
+    others: histograms of other durations with the same windows
     is_served: returns whether an API key and version are served, because clients may send any
     iteration_end: of the reactor; requests are counted after the responses of the iteration
     on_slow: called for a request with a total of `slow_s` or more, and the times of its response queue and its sending
     """
 
     __slots__ = (
-        "_clock", "_ended", "_is_last", "_iteration_end", "_window_end_s", "by_code", "is_served", "on_slow", "slow_s",
+        "_clock", "_ended", "_is_last", "_iteration_end", "_window_end_s", "by_code", "is_served", "on_slow",
+        "others", "slow_s",
     )  # fmt: skip
 
     def __init__(
@@ -173,6 +109,7 @@ class RequestTimes:
         self._ended: list[EndedRequest] = []
         self._is_last = False
         self.by_code: dict[bytes, ApiTimes] = {}
+        self.others: list[Histogram] = []
         self.is_served = is_served
         self.slow_s = math.inf
         self.on_slow: Callable[[EndedRequest, float, float], None] | None = None
@@ -225,9 +162,8 @@ class RequestTimes:
     def begin_window(self, now_s: float) -> None:
         """Begin the next window of all histograms."""
         self._window_end_s = now_s + WINDOW_S
-        for times in self.by_code.values():
-            for histogram in times.histograms():
-                histogram.begin_window()
+        for histogram in (*chain.from_iterable(map(ApiTimes.histograms, self.by_code.values())), *self.others):
+            histogram.begin_window()
 
     def _record(self, request: EndedRequest, response_queue_s: float, send_s: float) -> None:
         times, code, queue_s, local_s, remote_s, _ = request

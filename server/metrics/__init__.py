@@ -7,6 +7,7 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `requests`: numbers, errors and times of requests
 - `traffic`: records and bytes, by topic
 - `partitions`: logs and replicas, by partition
+- `followers`: partitions that are fetched from their leaders
 - `controller`: the state of the cluster
 - `logs`: log directories
 - `coordinators`: groups and transactions

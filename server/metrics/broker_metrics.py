@@ -44,6 +44,7 @@ class BrokerMetrics:
     def begin(self, services: "Services") -> None:
         """Show the broker as running."""
         self._view.services = services
+        self.times.others.append(services.logs.flush_task.times)
         self._view.state = RUNNING
 
     def begin_stop(self) -> None:

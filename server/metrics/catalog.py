@@ -6,6 +6,7 @@ from odradek.server.metrics import (
     clients,
     controller,
     coordinators,
+    followers,
     logs,
     network,
     partitions,
@@ -18,7 +19,7 @@ from odradek.server.metrics.declaration import Metric
 _SECTIONS: Final = (
     ("Requests", requests.METRICS),
     ("Records", traffic.METRICS),
-    ("Partitions and replicas", partitions.METRICS),
+    ("Partitions and replicas", (*partitions.METRICS, *followers.METRICS)),
     ("Controller", controller.METRICS),
     ("Log directories", logs.METRICS),
     ("Groups and transactions", coordinators.METRICS),

@@ -110,4 +110,5 @@ def _split(mbean: str) -> tuple[str, str, str]:
     if match is None:
         raise ValueError(f"not an MBean of Kafka: {mbean}")
     domain, kind, name = match.groups()
-    return domain.replace(".", "_").lower(), kind.lower(), (name or "").lower()
+    domain, kind, name = (part.replace(".", "_").replace("-", "_").lower() for part in (domain, kind, name or ""))
+    return domain, kind, name

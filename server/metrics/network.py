@@ -18,6 +18,9 @@ CONNECTIONS: Final = Metric(
 PURGATORY: Final = gauge(
     "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize", "Requests that wait, by kind."
 )
+DELAYED: Final = gauge(
+    "kafka.server:type=DelayedOperationPurgatory,name=NumDelayedOperations", "The same: none of them is complete."
+)
 QUEUE: Final = gauge("kafka.network:type=RequestChannel,name=RequestQueueSize", "Connections whose next request waits.")
 SESSIONS: Final = gauge(
     "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchSessions", "Fetch sessions (KIP-227)."
@@ -38,6 +41,7 @@ BUSY: Final = own_counter("reactor_busy_seconds_total", "Time in which the react
 METRICS: Final = (
     CONNECTIONS,
     PURGATORY,
+    DELAYED,
     QUEUE,
     SESSIONS,
     SESSION_PARTITIONS,
@@ -97,6 +101,7 @@ def collect_network(
         CONNECTIONS, [(labels(listener=name, networkProcessor=0), count) for name, count in by_listener.items()]
     )
     yield Family(PURGATORY, [(labels(delayedOperation=name), delayed[name]) for name in _DELAYED])
+    yield Family(DELAYED, [(labels(delayedOperation=name), delayed[name]) for name in _DELAYED])
     yield Family(QUEUE, [("", reactor.waiting)])
     yield Family(SESSIONS, [("", len(sessions))])
     yield Family(SESSION_PARTITIONS, [("", sessions.partition_count)])

@@ -1,5 +1,6 @@
 """Metrics of the process: CPU, memory, descriptors (prometheus-client), the state and the version of the broker."""
 
+from pathlib import Path
 from typing import Final
 
 from prometheus_client.platform_collector import PlatformCollector
@@ -14,7 +15,10 @@ STATE: Final = gauge(
 )
 VERSION: Final = own_gauge("build_info", "1, with the version as a label.")
 
-METRICS: Final = (STATE, VERSION)
+DISK_READ: Final = gauge("kafka.server:type=KafkaServer,name=linux-disk-read-bytes", "Bytes read from disks.")
+DISK_WRITTEN: Final = gauge("kafka.server:type=KafkaServer,name=linux-disk-write-bytes", "Bytes written to disks.")
+
+METRICS: Final = (STATE, VERSION, DISK_READ, DISK_WRITTEN)
 
 _REGISTRY: Final = CollectorRegistry()
 _COLLECTORS: Final = (ProcessCollector(registry=_REGISTRY), PlatformCollector(registry=_REGISTRY))
@@ -24,6 +28,8 @@ def collect_process(broker_state: int) -> Collected:
     """Return the metrics of the process."""
     yield Family(STATE, [("", broker_state)])
     yield Family(VERSION, [(labels(version=__version__), 1)])
+    for metric, name in ((DISK_READ, "read_bytes"), (DISK_WRITTEN, "write_bytes")):
+        yield Family(metric, [("", value) for value in _read_io(name)])
     for collector in _COLLECTORS:
         for found in collector.collect():
             by_name: dict[str, list[tuple[str, float]]] = {}
@@ -32,3 +38,12 @@ def collect_process(broker_state: int) -> Collected:
                 by_name.setdefault(sample.name, []).append((names, sample.value))
             for name, samples in by_name.items():
                 yield Family(Metric(name, found.type, found.documentation), samples)
+
+
+def _read_io(name: str) -> list[int]:
+    """Return a counter of /proc/self/io; empty if the system has no such file."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return []
+    return [int(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}:")]

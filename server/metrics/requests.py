@@ -4,9 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from odradek.log.background.histogram import quantiles
 from odradek.protocol.errors import ErrorCode, read_error_code
 from odradek.server.apis import APIS, PRODUCE_KEY
-from odradek.server.measurements.request_times import FETCH_KEY, FOLLOWER, ApiTimes, RequestTimes, quantiles
+from odradek.server.measurements.request_times import FETCH_KEY, FOLLOWER, ApiTimes, RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
 from odradek.server.metrics.declaration import QUANTILES, Collected, Family, Sample, histogram, labels, meter
 

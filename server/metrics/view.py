@@ -11,6 +11,7 @@ from odradek.server.metrics.clients import collect_clients
 from odradek.server.metrics.controller import collect_controller
 from odradek.server.metrics.coordinators import collect_groups, collect_transactions
 from odradek.server.metrics.declaration import Collected, Family
+from odradek.server.metrics.followers import collect_followers
 from odradek.server.metrics.logs import collect_logs
 from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
 from odradek.server.metrics.partitions import collect_partitions
@@ -75,6 +76,7 @@ class BrokerView:
                 collect_transactions(services.transactions_in_use),
                 collect_clients(services.telemetry_in_use),
                 collect_traffic(services.replicas.traffic, limit),
+                collect_followers(services.replicas.fetchers.list_fetched(), limit),
                 collect_partitions(services.replicas, services.metadata, limit),
             ]
         if self.times is not None and self.errors is not None:

@@ -4,14 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from odradek.log.background.histogram import WINDOW_S, WINDOWS, Histogram, quantiles
 from odradek.server.measurements.request_times import (
     FOLLOWER,
-    WINDOW_S,
-    WINDOWS,
     ConnectionTimes,
-    Histogram,
     RequestTimes,
-    quantiles,
 )
 from odradek.server.network.write_coalescer import WriteCoalescer
 
