@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from odradek.server.coordinators.interfaces import MarkerWriter, TransactionVerification
     from odradek.server.coordinators.remote_verification import RemoteCoordinators
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.fetching.readers import Readers
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.handlers.acls import AclServices
     from odradek.server.handlers.api_versions import ApiVersionsServices
@@ -127,6 +128,7 @@ class Services:
     config: the current configuration
     entity_configs: the configurations of users, client ids and IP addresses
     quotas: the quotas of clients, once there are any
+    readers: the positions of readers; None without `metrics.listener`
     resolver: resolves host names
     store: the metadata store
     tokens: the delegation tokens and their changes; None without a secret for them
@@ -196,6 +198,7 @@ class Services:
         self.unknown_users: UnknownUsers | None = None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
+        self.readers: Readers | None = None
         self.groups_in_use: GroupCoordinatorRuntime | None = None
         self.transactions_in_use: TransactionCoordinatorRuntime | None = None
         self.telemetry_in_use: ClientTelemetry | None = None

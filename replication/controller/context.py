@@ -7,6 +7,7 @@ from typing import Final
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller.propagation.propagation import Propagation
+from odradek.replication.controller.states.partition_states import change_state, is_unclean_election
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import ClusterMetadata, MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import (
@@ -63,6 +64,7 @@ class ControllerContext:
     shutting_down: live brokers that announced their stop
     restarted: brokers that have registered again and are still in ISRs of their earlier process
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
+    unclean_elections: leaders that this controller has elected from outside the ISR, or has tried to
     on_resigned: called when a write or a state shows that there is a later controller epoch
     stopping: replicas that a reassignment removed and that are being stopped, by topic id and partition; they are in
         the topic's node, but no longer in the image
@@ -93,6 +95,7 @@ class ControllerContext:
         self.shutting_down: set[int] = set()
         self.restarted: set[int] = set()
         self.offline_brokers: set[int] = set()
+        self.unclean_elections = 0
         self._publisher = publisher
         self._publishes_all = False
         self.image.listeners.append(self._publish)
@@ -100,6 +103,13 @@ class ControllerContext:
     def _publish(self, delta: MetadataDelta) -> None:
         publishes_all, self._publishes_all = self._publishes_all, False
         self._publisher.publish((full_update if publishes_all else update_from)(self.image, delta))
+
+    def change_state(
+        self, old: PartitionMetadata, new: PartitionMetadata, topic: str, index: int, why: str
+    ) -> PartitionMetadata:
+        """Check, log and count the change of a partition's state, before it is written; return the new one."""
+        self.unclean_elections += is_unclean_election(old, new)
+        return change_state(old, new, topic, index, why)
 
     @property
     def in_cluster(self) -> bool:

@@ -55,6 +55,9 @@ class Fetchers:
     def unfollow(self, partition):
         self.followed.pop((partition.topic, partition.index), None)
 
+    def list_fetched(self):
+        return ()
+
 
 class Member:
     """One broker of a cluster whose controller is the test."""

@@ -1,5 +1,6 @@
 """Fetch sessions, reads, and delayed requests.
 
+- `readers`: the last positions of clients, for metrics
 - `session_cache`: fetch sessions (KIP-227)
 - `requested_partitions`: the partitions in a request
 - `reader`: the client that fetches

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
+    from odradek.server.fetching.readers import Readers
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.quotas.charge import RequestCharge
     from odradek.server.request import Reply, RequestContext
@@ -114,6 +115,7 @@ class FetchServices(Protocol):
     metadata: "ClusterMetadata"
     monotonic_ms: Callable[[], int]
     reactor: "Clock"
+    readers: "Readers | None"
     replicas: "ReplicaManager"
     slices: "Slices"
 
@@ -604,6 +606,8 @@ class _Fetch:
             else:
                 found.append(FetchTarget(requested, partition))
         self.targets += found
+        if self.services.readers is not None and self.reader.follower < 0:
+            self.services.readers.record(self.context.client_id, found)
         return found
 
     def _refuse_unreadable(

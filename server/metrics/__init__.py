@@ -11,7 +11,11 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `controller`: the state of the cluster
 - `logs`: log directories
 - `coordinators`: groups and transactions
+<<<<<<< HEAD
 - `clients`: metrics that clients have pushed
+=======
+- `readers`: positions of clients that fetch
+>>>>>>> 942e5212 (metrics: keep the positions of readers, count unclean elections, and name the process as the JVM's metrics)
 - `network`: connections, delayed requests, the reactor thread
 - `process`: CPU, memory, version
 - `exposition`: the text format

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from odradek.server.config import BrokerConfig, Listener
+from odradek.server.fetching.readers import Readers
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
 from odradek.server.metrics.endpoint import MetricsEndpoint
@@ -35,6 +36,7 @@ class BrokerMetrics:
         self.times = view.times = RequestTimes(reactor.seconds, self._is_served, reactor.write_coalescer)
         self.errors = view.errors = ResponseErrors()
         self._endpoint = MetricsEndpoint(endpoint, view)
+        view.collections.start()
 
     @property
     def address(self) -> str:
@@ -46,6 +48,7 @@ class BrokerMetrics:
         self._view.services = services
         self.times.others.append(services.logs.flush_task.times)
         self._view.state = RUNNING
+        services.readers = Readers(services.now_ms)
 
     def begin_stop(self) -> None:
         """Show the broker as stopping."""
@@ -53,6 +56,7 @@ class BrokerMetrics:
 
     def stop(self) -> None:
         """Close the HTTP server."""
+        self._view.collections.stop()
         self._endpoint.stop()
 
     def _is_served(self, code: int) -> bool:

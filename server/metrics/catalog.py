@@ -11,6 +11,7 @@ from odradek.server.metrics import (
     network,
     partitions,
     process,
+    readers,
     requests,
     traffic,
 )
@@ -24,6 +25,7 @@ _SECTIONS: Final = (
     ("Log directories", logs.METRICS),
     ("Groups and transactions", coordinators.METRICS),
     ("Metrics of clients", clients.METRICS),
+    ("Readers", readers.METRICS),
     ("Connections and threads", network.METRICS),
     ("Process", process.METRICS),
 )

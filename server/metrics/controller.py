@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from odradek.server.metrics.declaration import Collected, Family, gauge
+from odradek.server.metrics.declaration import Collected, Family, gauge, meter
 
 if TYPE_CHECKING:
     from odradek.replication.controller.controller import Controller
@@ -20,7 +20,13 @@ IMBALANCE: Final = gauge(
     f"{_MBEAN},name=PreferredReplicaImbalanceCount", "Partitions that their preferred replica does not lead."
 )
 
-METRICS: Final = (ACTIVE, BROKERS, TOPICS, PARTITIONS, OFFLINE, IMBALANCE)
+UNCLEAN: Final = meter(
+    "kafka.controller:type=ControllerStats,name=UncleanLeaderElectionsPerSec",
+    "Elections of a leader that was not in sync, by this controller.",
+)
+
+_COUNTED: Final = (BROKERS, TOPICS, PARTITIONS, OFFLINE, IMBALANCE)
+METRICS: Final = (ACTIVE, *_COUNTED, UNCLEAN)
 
 _TOPICS_PER_STEP: Final = 64
 _PARTITIONS_PER_STEP: Final = 1000
@@ -37,12 +43,13 @@ def collect_controller(controller: "Controller") -> Collected:
             else:
                 values = counted
     yield Family(ACTIVE, [("", int(active))])
-    for metric, value in zip(METRICS[1:], values, strict=True):
+    for metric, value in zip(_COUNTED, values, strict=True):
         yield Family(metric, [("", value)])
+    yield Family(UNCLEAN, [("", controller.context.unclean_elections)])
 
 
 def _count(image: "ClusterMetadata") -> Iterator[list[int] | None]:
-    """Count the image, with pauses; the last item are the numbers in the order of `METRICS`."""
+    """Count the image, with pauses; the last item are the numbers in the order of `_COUNTED`."""
     partitions = offline = imbalance = since_pause = 0
     topics = list(image.topics.values())
     for number, topic in enumerate(topics):

@@ -15,7 +15,8 @@ from odradek.server.metrics.followers import collect_followers
 from odradek.server.metrics.logs import collect_logs
 from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
 from odradek.server.metrics.partitions import collect_partitions
-from odradek.server.metrics.process import collect_process
+from odradek.server.metrics.process import CollectionTimes, collect_process
+from odradek.server.metrics.readers import collect_readers
 from odradek.server.metrics.readiness import find_unready
 from odradek.server.metrics.requests import collect_requests
 from odradek.server.metrics.traffic import collect_traffic
@@ -50,6 +51,7 @@ class BrokerView:
         self.services: Services | None = None
         self.times: RequestTimes | None = None
         self.errors: ResponseErrors | None = None
+        self.collections = CollectionTimes(environment.monotonic)
         self._load = ReactorLoad(environment.monotonic(), 0.0)
 
     def find_obstacle(self) -> str:
@@ -64,7 +66,7 @@ class BrokerView:
 
     def collect(self) -> Iterable[Family | None]:
         """Return all metrics; those of requests and partitions only once the broker has loaded its logs."""
-        collectors: list[Collected] = [collect_process(self.state)]
+        collectors: list[Collected] = [collect_process(self.state, self.collections)]
         services = self.services
         if services is not None:
             limit = self.config.metrics_max_partitions
@@ -79,6 +81,8 @@ class BrokerView:
                 collect_followers(services.replicas.fetchers.list_fetched(), limit),
                 collect_partitions(services.replicas, services.metadata, limit),
             ]
+            if services.readers is not None:
+                collectors.append(collect_readers(services.readers))
         if self.times is not None and self.errors is not None:
             collectors.append(collect_requests(self.times, self.errors))
         return chain.from_iterable(collectors)

@@ -48,6 +48,7 @@ class World:
             replicas=self.cluster.replicas,
             metadata=self.cluster.image,
             fetch_sessions=FetchSessionCache(2, itertools.count(1).__next__),
+            readers=None,
             reactor=self.clock,
             monotonic_ms=lambda: int(self.clock.seconds() * 1000),
             slices=Slices(self.clock, self.clock.seconds),

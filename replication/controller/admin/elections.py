@@ -15,7 +15,7 @@ from odradek.protocol.messages.elect_leaders import (
 )
 from odradek.replication.controller.context import ControllerContext, as_kafka_error
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.states.partition_states import change_state, elect_leader, elect_preferred_leader
+from odradek.replication.controller.states.partition_states import elect_leader, elect_preferred_leader
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 from odradek.replication.pauses import in_slices
@@ -53,7 +53,7 @@ class _ElectionPlan:
                 text = "Eligible topic partition leaders are not available."
                 raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
         planned = self._partitions.setdefault(topic, list(self._context.image.topics[topic].partitions))
-        planned[index] = change_state(partition, elected, topic, index, why)
+        planned[index] = self._context.change_state(partition, elected, topic, index, why)
 
     def _find(self, topic: str, index: int) -> PartitionMetadata:
         partition = self._context.image.partition(topic, index)

@@ -11,7 +11,7 @@ from typing import Final
 
 from odradek.replication.controller.context import UNCLEAN_ELECTION, ControllerContext
 from odradek.replication.controller.events import EventKind, Work
-from odradek.replication.controller.states.partition_states import change_state, elect_preferred_leader
+from odradek.replication.controller.states.partition_states import elect_preferred_leader
 from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.metadata.image import MetadataDelta, PartitionMetadata, TopicMetadata
 from odradek.replication.pauses import in_slices
@@ -94,7 +94,7 @@ class Elections:
             elected = elect_preferred_leader(partition, context.staying_brokers, context.epoch)
             if elected is not None:
                 states = changed.setdefault(name, list(topic.partitions))
-                states[index] = change_state(partition, elected, name, index, "preferred leader")
+                states[index] = context.change_state(partition, elected, name, index, "preferred leader")
                 count += 1
         if changed:
             logger.info("electing preferred leaders partitions=%d", count)

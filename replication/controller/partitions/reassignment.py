@@ -24,7 +24,6 @@ from odradek.replication.controller.events import EventKind, Work
 from odradek.replication.controller.states.assignment import invalid_assignment
 from odradek.replication.controller.states.partition_states import (
     begin_leader_epoch,
-    change_state,
     elect_leader,
     elect_target_leader,
     list_online_replicas,
@@ -411,7 +410,7 @@ class Reassignments:
             old, new = topic.partitions[index], step.partition
             operations.append(_write_state(topic.name, index, new))
             new = new._replace(partition_epoch=old.partition_epoch + 1)
-            partitions[index] = change_state(old, new, topic.name, index, why)
+            partitions[index] = context.change_state(old, new, topic.name, index, why)
             self._note_stopping(stopping, topic.topic_id, index, new, step.removed)
         new_topic = topic._replace(partitions=tuple(partitions))
         before = context.stopping

@@ -58,7 +58,7 @@ def change_state(
             new.isr,
             why,
         )
-    if _is_unclean_election(old, new):
+    if is_unclean_election(old, new):
         logger.warning(
             "unclean leader election: records that the new leader does not have are lost topic=%s partition=%d "
             "leader=%d leader_epoch=%d old_isr=%s reason=%s",
@@ -72,7 +72,7 @@ def change_state(
     return new
 
 
-def _is_unclean_election(old: PartitionMetadata, new: PartitionMetadata) -> bool:
+def is_unclean_election(old: PartitionMetadata, new: PartitionMetadata) -> bool:
     """Return whether a leader was elected from outside the ISR.
 
     The sole member of the ISR of such a leader may lead again in a later epoch, before it has confirmed the ISR.

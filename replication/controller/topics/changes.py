@@ -19,7 +19,6 @@ from odradek.replication.controller.context import (
 from odradek.replication.controller.states.epoch_floor import LeastEpoch, no_floor
 from odradek.replication.controller.states.partition_states import (
     PartitionState,
-    change_state,
     determine_state,
     elect_leader,
     new_partition,
@@ -343,7 +342,7 @@ class TopicChanges:
             partitions = []
             async for index, one in in_slices(enumerate(topic.partitions), _PARTITIONS_PER_PAUSE, self._context.pause):
                 new = change(topic.name, index, one)
-                partitions.append(one if new is one else change_state(one, new, topic.name, index, why))
+                partitions.append(one if new is one else self._context.change_state(one, new, topic.name, index, why))
             if tuple(partitions) != topic.partitions:
                 changed.append(topic._replace(partitions=tuple(partitions)))
         return changed
@@ -583,7 +582,7 @@ class TopicChanges:
                 elected = elect_leader(offline, image.brokers, context.epoch, allows_unclean=allows_unclean)
                 if name not in changed:
                     changed[name] = list(image.topics[name].partitions)
-                changed[name][index] = change_state(partition, elected, name, index, "its log directory failed")
+                changed[name][index] = context.change_state(partition, elected, name, index, "its log directory failed")
         return [image.topics[name]._replace(partitions=tuple(partitions)) for name, partitions in changed.items()]
 
 

@@ -1,0 +1,95 @@
+"""Positions of readers: the last offset that each client has fetched from each partition, and when.
+
+Consumers that commit no offsets, such as Spark's, have no lag in any tool. The broker receives the offset that a client
+reads next with each fetch. Positions are kept for each client id, while the broker has a `metrics.listener`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from odradek.replication.replicas.partition import Partition
+    from odradek.server.fetching.limited_read import FetchTarget
+
+MAX_CLIENTS: Final = 1_000
+"""Client ids with positions; beyond that those are removed that have not fetched for the longest time."""
+
+MAX_POSITIONS: Final = 50_000
+"""Positions of all clients; each takes some 150 bytes."""
+
+EXPIRY_MS: Final = 24 * 3_600_000
+"""Time without a fetch after which a position is removed: a reader that has stopped has a lag, too."""
+
+
+class ReaderPosition(NamedTuple):
+    """The position of a reader in a partition that this broker leads.
+
+    offset: of the last fetch; the reader has all records below it
+    fetched_ms: the time of the last fetch, by the wall clock
+    """
+
+    client_id: str
+    partition: "Partition"
+    offset: int
+    fetched_ms: int
+
+    @property
+    def lag(self) -> int:
+        """The number of offsets up to the high watermark."""
+        log = self.partition.log
+        return 0 if log is None else max(0, log.high_watermark - self.offset)
+
+
+class Readers:
+    """The positions of all readers. Fetches of followers are none."""
+
+    def __init__(self, now_ms: Callable[[], int]) -> None:
+        self._now_ms = now_ms
+        # The clients that have not fetched for the longest time come first.
+        self._by_client: OrderedDict[str, dict[Partition, tuple[int, int]]] = OrderedDict()
+        self._count = 0
+
+    def record(self, client_id: str, targets: "Iterable[FetchTarget]") -> None:
+        """Record the partitions of a fetch."""
+        positions = self._by_client.get(client_id)
+        if positions is None:
+            positions = self._by_client[client_id] = {}
+        else:
+            self._by_client.move_to_end(client_id)
+        now_ms = self._now_ms()
+        before = len(positions)
+        for target in targets:
+            positions[target.partition] = target.requested.fetch_offset, now_ms
+        self._count += len(positions) - before
+        while len(self._by_client) > MAX_CLIENTS or (self._count > MAX_POSITIONS and len(self._by_client) > 1):
+            _, removed = self._by_client.popitem(last=False)
+            self._count -= len(removed)
+
+    def list_positions(self, size: int = 100) -> Iterator[list[ReaderPosition]]:
+        """Return the positions in partitions that this broker leads, in lists of up to about `size`.
+
+        The others, and those that have expired, are removed.
+        """
+        oldest_ms = self._now_ms() - EXPIRY_MS
+        for client_id in list(self._by_client):
+            partitions = iter(list(self._by_client.get(client_id, ())))
+            while some := list(islice(partitions, size)):
+                # The client may have been removed, or may have fetched, between two lists.
+                yield list(self._list_some(client_id, some, oldest_ms))
+            if client_id in self._by_client and not self._by_client[client_id]:
+                del self._by_client[client_id]
+
+    def _list_some(self, client_id: str, partitions: "list[Partition]", oldest_ms: int) -> Iterator[ReaderPosition]:
+        positions = self._by_client.get(client_id, {})
+        for partition in partitions:
+            position = positions.get(partition)
+            if position is None:
+                continue
+            offset, fetched_ms = position
+            if fetched_ms < oldest_ms or not partition.is_leader:
+                del positions[partition]
+                self._count -= 1
+            else:
+                yield ReaderPosition(client_id, partition, offset, fetched_ms)
