@@ -7,6 +7,7 @@ ID_IN_USE = "is in use by another broker"
 """Part of the error of a broker that cannot start because its previous session has not expired."""
 
 _STARTED = re.compile(rb'odradek started(?: address=|", "address": ")([^\s"]+)')
+_METRICS = re.compile(rb'metrics(?: address=|", "address": ")(http://[^\s"/]+)/metrics')
 _LEVEL = re.compile(rb'(?:\S+|\{"time": "\S+", "level":) "?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b')
 
 
@@ -18,6 +19,7 @@ class BrokerLog:
 
     process_level: for the broker's `--log-level`; at most info, because the start is logged with that level
     addresses: `host:port` of each listener; empty before the broker has started
+    metrics_url: that of the HTTP server of `metrics.listener`; empty without one
     """
 
     def __init__(self, level: str) -> None:
@@ -26,6 +28,7 @@ class BrokerLog:
         number = numbers.get(level.upper(), logging.INFO)
         self.process_level = level if number <= logging.INFO else "info"
         self.addresses: tuple[str, ...] = ()
+        self.metrics_url = ""
         self._hidden = frozenset(name.encode() for name, other in numbers.items() if logging.INFO <= other < number)
         self._is_selected = True
 
@@ -33,6 +36,8 @@ class BrokerLog:
         """Read the next line; return whether it is selected. Lines of a traceback have the level of the line before."""
         if match := _LEVEL.match(line):
             self._is_selected = match[1] not in self._hidden
+        if not self.addresses and (match := _METRICS.search(line)):
+            self.metrics_url = match[1].decode()
         if not self.addresses and (match := _STARTED.search(line)):
             self.addresses = tuple(match[1].decode("utf-8", "replace").split(","))
         return self._is_selected

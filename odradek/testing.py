@@ -103,6 +103,11 @@ class OdradekBroker(ManagedProcess):
         return int(self.bootstrap_servers.rpartition(":")[2])
 
     @property
+    def metrics_url(self) -> str:
+        """`http://host:port` of the server of `metrics.listener`, with /metrics, /healthz and /readyz; else empty."""
+        return "" if self._process is None else self._process.log.metrics_url
+
+    @property
     def pid(self) -> int:
         """Process id of the running broker."""
         if self._process is None:

@@ -218,7 +218,14 @@ class Broker:
         # Imported here because it takes 0.15 s and 8 MB.
         from odradek.server.metrics.broker_metrics import BrokerMetrics
 
-        return BrokerMetrics(endpoint, self.config, self._environment, self.listeners.connections, self._slices)
+        return BrokerMetrics(
+            endpoint,
+            self.config,
+            self._environment,
+            self.listeners.connections,
+            self._slices,
+            lambda code: self._dispatch.is_served(code),
+        )
 
     async def _encrypt_passwords_again(self) -> None:
         try:

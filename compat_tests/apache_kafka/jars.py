@@ -90,6 +90,11 @@ KAFKA_APPLICATIONS = JarSet(
     ),
 )
 
+# The last series whose names are those of the example rules; later ones add suffixes to counters.
+JMX_EXPORTER = JarSet(
+    "jmx-exporter-0.20.0", (Module("io.prometheus.jmx", "jmx_prometheus_javaagent", "0.20.0"),)
+)
+
 # Jars in the pyspark wheel are not downloaded again.
 IN_PYSPARK = (
     ("org.apache.hadoop", "hadoop-client-api"),
@@ -115,7 +120,9 @@ ICEBERG = JarSet(
     (Module("org.apache.iceberg", f"iceberg-spark-runtime-4.0_{SCALA_VERSION}", "1.10.0", IN_PYSPARK),),
 )
 
-ALL = (KAFKA, KAFKA_WITH_ZOOKEEPER, KAFKA_APPLICATIONS, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG)
+ALL = (
+    KAFKA, KAFKA_WITH_ZOOKEEPER, KAFKA_APPLICATIONS, JMX_EXPORTER, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG,
+)  # fmt: skip
 
 
 def cache_directory() -> Path:
@@ -167,6 +174,12 @@ def applications_classpath() -> str:
 def zookeeper_mode_jars() -> list[Path]:
     """Return the jars of Apache Kafka 3.9's broker with its ZooKeeper client and server."""
     return ensure(KAFKA_WITH_ZOOKEEPER)
+
+
+def jmx_exporter_jar() -> Path:
+    """Return the Java agent that exports JMX to Prometheus."""
+    (jar,) = ensure(JMX_EXPORTER)
+    return jar
 
 
 def spark_connector_jars() -> list[Path]:

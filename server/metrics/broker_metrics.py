@@ -1,5 +1,6 @@
 """The metrics of one broker: measurements of its requests, and the HTTP server that shows them."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from odradek.server.config import BrokerConfig, Listener
@@ -29,11 +30,15 @@ class BrokerMetrics:
         environment: "Environment",
         connections: "ConnectionRegistry",
         slices: "Slices",
+        is_served: Callable[[int], bool],
     ) -> None:
-        """Bind the port of `metrics.listener`. Raises ListenError."""
+        """Bind the port of `metrics.listener`. Raises ListenError.
+
+        is_served: returns whether an API key and version are served (`Dispatch.is_served`)
+        """
         self._view = view = BrokerView(config, environment, connections, slices)
         reactor = environment.reactor
-        self.times = view.times = RequestTimes(reactor.seconds, self._is_served, reactor.write_coalescer)
+        self.times = view.times = RequestTimes(reactor.seconds, is_served, reactor.write_coalescer)
         self.errors = view.errors = ResponseErrors()
         self._endpoint = MetricsEndpoint(endpoint, view)
         view.collections.start()
@@ -58,9 +63,3 @@ class BrokerMetrics:
         """Close the HTTP server."""
         self._view.collections.stop()
         self._endpoint.stop()
-
-    def _is_served(self, code: int) -> bool:
-        """Return whether an API key and version are those of a served API: clients may send any others."""
-        services = self._view.services
-        api = None if services is None else services.apis.get(code >> 16)
-        return api is not None and api.first_version <= (code & 0xFFFF) <= api.last_version

@@ -1,6 +1,7 @@
 """Positions of readers, with a controlled clock."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Case:
 
     def fetch(self, client_id, **offsets):
         """Fetch from partitions, by `p` and their index."""
-        targets = [
+        targets: Any = [
             SimpleNamespace(partition=self.partitions[int(name[1:])], requested=SimpleNamespace(fetch_offset=offset))
             for name, offset in offsets.items()
         ]

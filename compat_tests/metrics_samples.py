@@ -1,0 +1,49 @@
+"""Metrics as Prometheus reads them."""
+
+import urllib.error
+import urllib.request
+from collections import defaultdict
+from typing import NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+class Scrape(NamedTuple):
+    """The samples of one scrape: values by name and by labels, and the type of each name."""
+
+    values: dict[str, dict[tuple[tuple[str, str], ...], float]]
+    types: dict[str, str]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return the value of one sample. Raises KeyError if there is none."""
+        return self.values[name][tuple(sorted(labels.items()))]
+
+    def label_names(self, name: str) -> set[frozenset[str]]:
+        """Return the sets of labels that the samples of a name have."""
+        return {frozenset(key for key, _ in labels) for labels in self.values[name]}
+
+
+def scrape(url: str) -> Scrape:
+    """Return the metrics that an HTTP server shows."""
+    with urllib.request.urlopen(url, timeout=30) as response:
+        return parse(response.read().decode())
+
+
+def parse(text: str) -> Scrape:
+    """Return the metrics in a text."""
+    values: dict[str, dict[tuple[tuple[str, str], ...], float]] = defaultdict(dict)
+    types = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            types[sample.name] = family.type
+            values[sample.name][tuple(sorted(sample.labels.items()))] = sample.value
+    return Scrape(dict(values), types)
+
+
+def get_status(url: str) -> tuple[int, str]:
+    """Return the status and the text of an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()

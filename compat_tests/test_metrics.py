@@ -1,0 +1,273 @@
+"""Metrics of a broker: values after known requests, and names beside Apache Kafka under the JMX exporter."""
+
+import json
+import shutil
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from compat_tests import processes
+from compat_tests.apache_kafka import jars
+from compat_tests.apache_kafka.broker import QUICK_JVM, ApacheKafkaBroker
+from compat_tests.conftest import SHARED_PROPERTIES
+from compat_tests.metrics_samples import Scrape, get_status, scrape
+from odradek.server.tests.wire import until
+from odradek.testing import BrokerFailedError, OdradekBroker
+
+pytestmark = pytest.mark.timeout(180)
+
+RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter.yml"
+RECORDS = 1000
+VALUE = b"x" * 100
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[OdradekBroker]:
+    """A broker with metrics."""
+    with OdradekBroker({**SHARED_PROPERTIES, "metrics.listener": "127.0.0.1:0"}) as broker:
+        yield broker
+
+
+def metrics(broker: OdradekBroker) -> Scrape:
+    return scrape(f"{broker.metrics_url}/metrics")
+
+
+def produce(bootstrap_servers: str, topic: str, count: int = RECORDS, **settings: Any) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 50, **settings})
+    for _ in range(count):
+        producer.produce(topic, VALUE)
+    assert producer.flush(30) == 0
+
+
+def consume(bootstrap_servers: str, topic: str, count: int = RECORDS, **settings: Any) -> None:
+    """Read and commit records as a group."""
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest", **settings}
+    )
+    consumer.subscribe([topic])
+    read = 0
+    give_up_s = time.monotonic() + 60
+    while read < count and time.monotonic() < give_up_s:
+        read += len(consumer.consume(500, 1))
+    assert read == count
+    consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def test_records_are_counted(measured, unique):
+    topic = unique
+    produce(measured.bootstrap_servers, topic)
+    consume(measured.bootstrap_servers, topic)
+    found = metrics(measured)
+    prefix = "kafka_server_brokertopicmetrics"
+    assert found.value(f"{prefix}_messagesin_total", topic=topic) == RECORDS
+    size = found.value("kafka_log_log_size", topic=topic, partition="0")
+    assert size > RECORDS * len(VALUE)
+    assert found.value(f"{prefix}_bytesin_total", topic=topic) == size
+    assert found.value(f"{prefix}_bytesout_total", topic=topic) >= size
+    assert found.value(f"{prefix}_messagesin_total") >= RECORDS
+    assert found.value("kafka_log_log_logendoffset", topic=topic, partition="0") == RECORDS
+    assert found.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") >= 1
+
+
+def test_requests_are_counted_with_their_stages(measured, unique):
+    topic = unique
+    before = metrics(measured)
+    produce(measured.bootstrap_servers, topic, acks="all")
+    consume(measured.bootstrap_servers, topic)
+    found = metrics(measured)
+    name = "kafka_network_requestmetrics"
+
+    def increase(metric: str, request: str) -> float:
+        return sum(
+            value - before.values.get(metric, {}).get(labels, 0.0)
+            for labels, value in found.values[metric].items()
+            if ("request", request) in labels
+        )
+
+    produces = increase(f"{name}_requests_total", "Produce")
+    assert produces >= 1
+    for stage in ("total", "requestqueue", "local", "remote", "responsequeue", "responsesend", "throttle"):
+        assert increase(f"{name}_{stage}timems_count", "Produce") == produces
+    assert increase(f"{name}_errors_total", "Produce") == produces
+    total_ms = found.value(f"{name}_totaltimems", request="FetchConsumer", quantile="0.999")
+    assert 0 < total_ms < 60_000
+    assert found.value(f"{name}_totaltimems_count", request="FetchConsumer") == found.value(
+        f"{name}_totaltimems_count", request="Fetch"
+    )
+
+
+def test_a_refused_batch_is_counted(measured, unique):
+    topic = unique
+    produce(measured.bootstrap_servers, topic, 1)
+    producer = Producer({"bootstrap.servers": measured.bootstrap_servers, "message.max.bytes": 4_000_000})
+    errors: list[Any] = []
+    producer.produce(topic, b"x" * 2_000_000, on_delivery=lambda error, record: errors.append(error))
+    producer.flush(30)
+    assert errors[0].name() == "MSG_SIZE_TOO_LARGE"
+    found = metrics(measured)
+    assert found.value("kafka_server_brokertopicmetrics_bytesrejected_total", topic=topic) > 2_000_000
+    assert found.value("kafka_network_requestmetrics_errors_total", request="Produce", error="MESSAGE_TOO_LARGE") >= 1
+
+
+def test_the_lag_of_a_reader_that_commits_nothing(measured, unique):
+    topic, client_id = unique, f"{unique}-reader"
+    produce(measured.bootstrap_servers, topic, 100)
+    reader = Consumer(
+        {
+            "bootstrap.servers": measured.bootstrap_servers,
+            "client.id": client_id,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+        }
+    )
+    reader.assign([TopicPartition(topic, 0, 60)])
+    until(lambda: len(reader.consume(100, 1)) == 40)
+    labels = {"client_id": client_id, "topic": topic, "partition": "0"}
+    until(lambda: metrics(measured).value("odradek_reader_lag", **labels) == 0)
+    reader.close()
+    produce(measured.bootstrap_servers, topic, 50)
+    found = metrics(measured)
+    assert found.value("odradek_reader_offset", **labels) == 100
+    assert found.value("odradek_reader_lag", **labels) == 50
+    assert abs(found.value("odradek_reader_last_fetch_timestamp_seconds", **labels) - time.time()) < 120
+
+
+def test_a_deleted_topic_remains_in_the_sums(measured, unique):
+    from confluent_kafka.admin import AdminClient
+
+    topic = unique
+    produce(measured.bootstrap_servers, topic)
+    before = metrics(measured).value("kafka_server_brokertopicmetrics_messagesin_total")
+    AdminClient({"bootstrap.servers": measured.bootstrap_servers}).delete_topics([topic])[topic].result()
+    name = "kafka_server_brokertopicmetrics_messagesin_total"
+    until(lambda: (("topic", topic),) not in metrics(measured).values[name])
+    assert metrics(measured).value(name) == before
+
+
+def test_health(measured):
+    assert get_status(f"{measured.metrics_url}/healthz") == (200, "ok\n")
+    assert get_status(f"{measured.metrics_url}/readyz") == (200, "ok\n")
+    assert get_status(f"{measured.metrics_url}/other")[0] == 404
+
+
+def test_a_broker_with_an_offline_partition_is_not_ready(tmp_path):
+    properties = {"metrics.listener": "127.0.0.1:0", "log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
+    with OdradekBroker(properties) as broker:
+        for n in range(4):
+            produce(broker.bootstrap_servers, f"t{n}", 1)
+        broker.stop()
+        victim = next(path for path in (tmp_path / "a", tmp_path / "b") if list(path.glob("t*-0")))
+        names = sorted(path.name for path in victim.glob("t*-0"))
+        shutil.rmtree(victim)
+        victim.write_text("not a directory")
+        broker.start()
+        status, text = get_status(f"{broker.metrics_url}/readyz")
+        assert status == 503
+        assert f"{len(names)} partitions are offline" in text
+        found = scrape(f"{broker.metrics_url}/metrics")
+        assert found.value("kafka_log_logmanager_offlinelogdirectorycount") == 1
+        assert found.value("kafka_controller_kafkacontroller_offlinepartitionscount") == len(names)
+
+
+def test_the_port_of_the_metrics_is_in_use():
+    (port,) = processes.free_ports(1)
+    properties = {"metrics.listener": f"127.0.0.1:{port}"}
+    with OdradekBroker(properties), pytest.raises(BrokerFailedError, match=f"127.0.0.1:{port} .*metrics.listener"):
+        OdradekBroker(properties).start()
+
+
+def test_names_types_and_labels_are_those_of_apache_kafka(measured, unique, kafka_jars):
+    topic = unique
+    (port,) = processes.free_ports(1)
+    agent = f"-javaagent:{jars.jmx_exporter_jar()}=127.0.0.1:{port}:{RULES}"
+    with ApacheKafkaBroker(SHARED_PROPERTIES, jvm_options=(*QUICK_JVM, agent)) as kafka:
+        for broker in (kafka, measured):
+            produce(broker.bootstrap_servers, topic)
+            consume(broker.bootstrap_servers, topic)
+        theirs = scrape(f"http://127.0.0.1:{port}/metrics")
+    ours = metrics(measured)
+    # This series of the exporter adds a suffix to the counters of histograms.
+    exported = {name.replace("_count_total", "_count"): name for name in theirs.values}
+    names = [name for name in ours.values if name.startswith("kafka_")]
+    assert len(names) > 60
+    assert [name for name in names if name not in exported] == []
+    for name in names:
+        their_name = exported[name]
+        assert ours.types[name] == theirs.types[their_name] or theirs.types[their_name] == "unknown"
+        assert ours.label_names(name) & theirs.label_names(their_name), name
+
+
+GAUGES_OF_DASHBOARD = """
+    jvm_memory_used_bytes jvm_threads_current kafka_cluster_partition_atminisr kafka_cluster_partition_replicascount
+    kafka_cluster_partition_underminisr kafka_controller_kafkacontroller_activecontrollercount
+    kafka_controller_kafkacontroller_offlinepartitionscount kafka_log_log_size
+    kafka_network_socketserver_networkprocessoravgidle_percent
+    kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent kafka_server_replicamanager_leadercount
+    kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underreplicatedpartitions
+    kafka_server_socket_server_metrics_connection_count process_open_fds
+"""
+COUNTERS_OF_DASHBOARD = """
+    jvm_gc_collection_seconds_count jvm_gc_collection_seconds_sum
+    kafka_controller_controllerstats_uncleanleaderelections_total kafka_server_brokertopicmetrics_bytesin_total
+    kafka_server_brokertopicmetrics_bytesout_total kafka_server_brokertopicmetrics_failedfetchrequests_total
+    kafka_server_brokertopicmetrics_failedproducerequests_total kafka_server_brokertopicmetrics_messagesin_total
+    kafka_server_brokertopicmetrics_totalfetchrequests_total kafka_server_brokertopicmetrics_totalproducerequests_total
+    kafka_server_kafkaserver_linux_disk_read_bytes kafka_server_kafkaserver_linux_disk_write_bytes
+"""
+"""The metrics of Kafka and of the process in Strimzi's dashboard for Kafka, without those of Kubernetes."""
+
+
+def dashboard_queries() -> list[str]:
+    gauges = [f"sum({name})" for name in GAUGES_OF_DASHBOARD.split()]
+    return gauges + [f"sum(irate({name}[5m]))" for name in COUNTERS_OF_DASHBOARD.split()]
+
+
+@pytest.mark.skipif(
+    shutil.which("prometheus") is None,
+    reason="Prometheus is not installed (Debian and Ubuntu: apt-get install prometheus)",
+)
+def test_a_published_dashboard_has_data_in_prometheus(measured, unique, tmp_path):
+    topic = unique
+    produce(measured.bootstrap_servers, topic)
+    consume(measured.bootstrap_servers, topic)
+    target = measured.metrics_url.removeprefix("http://")
+    config = tmp_path / "prometheus.yml"
+    config.write_text(
+        f"global: {{scrape_interval: 200ms}}\nscrape_configs: [{{job_name: kafka, static_configs: "
+        f"[{{targets: ['{target}']}}]}}]\n"
+    )
+    (port,) = processes.free_ports(1)
+    command = [
+        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+    ]  # fmt: skip
+
+    def ask(path: str, **parameters: str) -> Any:
+        url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)["data"]
+
+    def has_scraped_twice() -> bool:
+        try:
+            found = ask("query", query="count_over_time(up[1m])")["result"]
+        except OSError:
+            return False
+        return bool(found) and int(found[0]["value"][1]) >= 3
+
+    prometheus = processes.start(command)
+    try:
+        until(has_scraped_twice, timeout_s=60)
+        empty = [query for query in dashboard_queries() if not ask("query", query=query)["result"]]
+        (scraped,) = ask("targets")["activeTargets"]
+    finally:
+        prometheus.kill()
+        prometheus.wait()
+    assert empty == []
+    assert scraped["lastError"] == ""
