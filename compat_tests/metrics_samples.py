@@ -1,5 +1,6 @@
 """Metrics as Prometheus reads them."""
 
+import re
 import urllib.error
 import urllib.request
 from collections import defaultdict
@@ -33,10 +34,13 @@ def parse(text: str) -> Scrape:
     """Return the metrics in a text."""
     values: dict[str, dict[tuple[tuple[str, str], ...], float]] = defaultdict(dict)
     types = {}
+    names = set(re.findall(r"^(\w+)[{ ]", text, re.MULTILINE))
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            types[sample.name] = family.type
-            values[sample.name][tuple(sorted(sample.labels.items()))] = sample.value
+            # The parser appends a suffix to the names of counters without it.
+            name = sample.name if sample.name in names else sample.name.removesuffix("_total")
+            types[name] = family.type
+            values[name][tuple(sorted(sample.labels.items()))] = sample.value
     return Scrape(dict(values), types)
 
 

@@ -1,6 +1,7 @@
 """Metrics of connections, of delayed requests, of fetch sessions and of the reactor thread."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.server.metrics.declaration import Collected, Family, Metric, gauge, labels, own_counter, percentage
@@ -84,10 +85,10 @@ class ReactorState(NamedTuple):
 
 
 def collect_network(
-    connections: "ConnectionRegistry", sessions: "FetchSessionCache", reactor: ReactorState
+    listeners: Iterable[str], connections: "ConnectionRegistry", sessions: "FetchSessionCache", reactor: ReactorState
 ) -> Collected:
-    """Return the metrics of the network."""
-    by_listener: Counter[str] = Counter()
+    """Return the metrics of the network; a listener without connections has a 0."""
+    by_listener = Counter(dict.fromkeys(listeners, 0))
     delayed: Counter[str] = Counter()
     for number, transport in enumerate(connections.list_open()):
         if number % _CONNECTIONS_PER_STEP == 0:

@@ -73,7 +73,12 @@ class BrokerView:
             collectors += [
                 collect_controller(services.controller),
                 collect_logs(services.logs),
-                collect_network(self.connections, services.fetch_sessions, self._read_reactor()),
+                collect_network(
+                    [listener.name for listener in self.config.endpoints],
+                    self.connections,
+                    services.fetch_sessions,
+                    self._read_reactor(),
+                ),
                 collect_groups(services.groups_in_use),
                 collect_transactions(services.transactions_in_use),
                 collect_clients(services.telemetry_in_use),
