@@ -217,6 +217,11 @@ def odradek_acl(data_dir: Path, *arguments: str, stdin: str = "") -> "subprocess
     )  # fmt: skip
 
 
+def read_table(text: str) -> list[list[str]]:
+    """Return the rows of a table without its heading."""
+    return [line.split() for line in text.splitlines()[1:]]
+
+
 def test_odradek_acl_before_the_first_start_and_after_it(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     added = odradek_acl(
@@ -224,12 +229,12 @@ def test_odradek_acl_before_the_first_start_and_after_it(tmp_path: Path) -> None
         "--resource-pattern-type", "prefixed",
     )  # fmt: skip
     assert added.returncode == 0, added.stderr
-    lines = [
-        "ALLOW Read for User:alice from * on Topic:PREFIXED:o-",
-        "ALLOW Describe for User:alice from * on Topic:PREFIXED:o-",
-        "ALLOW Read for User:alice from * on Group:PREFIXED:g",
+    rows = [
+        ["ALLOW", "Read", "User:alice", "*", "Topic", "PREFIXED", "o-"],
+        ["ALLOW", "Describe", "User:alice", "*", "Topic", "PREFIXED", "o-"],
+        ["ALLOW", "Read", "User:alice", "*", "Group", "PREFIXED", "g"],
     ]
-    assert added.stdout.splitlines() == lines
+    assert read_table(added.stdout) == rows
     with OdradekBroker({**AUTHORIZER, "log.dirs": str(data_dir)}) as broker:
         assert describe(broker) == {
             "TOPIC PREFIXED o- User:alice * READ ALLOW",
@@ -238,17 +243,20 @@ def test_odradek_acl_before_the_first_start_and_after_it(tmp_path: Path) -> None
         }
         running = odradek_acl(data_dir, "list")
         assert running.returncode == 1
-        assert running.stderr.startswith("odradek: the broker is running") and "kafka-acls" in running.stderr
+        assert running.stderr.startswith("odradek: the broker is running") and "--bootstrap-server" in running.stderr
         broker.stop()
         client = ("--principal", "User:alice", "--host", "10.0.0.1")
         allowed = odradek_acl(data_dir, "test", *client, "--operation", "Read", "--topic", "o-1")
-        assert (allowed.returncode, allowed.stdout) == (0, f"allowed: {lines[0]}\n")
+        assert (allowed.returncode, allowed.stdout) == (
+            0,
+            "allowed: ALLOW Read for User:alice from * on Topic:PREFIXED:o-\n",
+        )
         denied = odradek_acl(data_dir, "test", *client, "--operation", "Write", "--topic", "o-1")
         assert (denied.returncode, denied.stdout) == (1, "denied: no matching ACL\n")
-        refused = odradek_acl(data_dir, "remove", "--topic", "o-", "--resource-pattern-type", "prefixed", stdin="n\n")
-        assert "Remove 2 ACLs?" in refused.stdout
+        refused = odradek_acl(data_dir, "remove", "--topic", "o-", "--resource-pattern-type", "prefixed")
+        assert refused.returncode == 2 and "Delete 2 ACLs? Repeat the command with --yes" in refused.stderr
         removed = odradek_acl(data_dir, "remove", "--topic", "o-", "--resource-pattern-type", "prefixed", "--force")
-        assert (removed.returncode, removed.stdout.splitlines()) == (0, lines[:2])
-        assert odradek_acl(data_dir, "list").stdout.splitlines() == lines[2:]
+        assert (removed.returncode, read_table(removed.stdout)) == (0, rows[:2])
+        assert read_table(odradek_acl(data_dir, "list").stdout) == rows[2:]
         broker.start()
         assert describe(broker) == {"GROUP PREFIXED g User:alice * READ ALLOW"}

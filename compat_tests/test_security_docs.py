@@ -30,9 +30,9 @@ def test_ten_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
 
     run_next("make-test-certificates")
     run_next("cat > server.properties")
-    run_next("user add admin")
-    run_next("user add alice")
-    run_next("acl add")
+    run_next("user create admin")
+    run_next("user create alice")
+    run_next("acl create")
     assert run_next("acl test").startswith("allowed")
     run_next("odradek start")
     wait_until(lambda: "odradek started" in (shell.directory / "broker.log").read_text())

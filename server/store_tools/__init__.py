@@ -1,6 +1,8 @@
-"""Commands that use a metadata store without a broker.
+"""Metadata stores without their broker: users and ACLs before the first start, or while the broker is stopped.
 
+- `errors`: errors of the commands
 - `store`: the store of a stopped broker, or that of a cluster
-- `users`: `odradek user`
-- `acls`: `odradek acl`
+- `users`: SCRAM users
+- `acl_rules`: the ACLs that the options of `odradek acl` stand for
+- `acls`: ACLs
 """

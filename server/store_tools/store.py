@@ -4,11 +4,9 @@ An embedded store can be used while its broker is stopped, also before the first
 With `zookeeper.connect` the brokers of the cluster may run.
 """
 
-import argparse
 import os
-import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.store import MetadataStore
@@ -17,42 +15,23 @@ from odradek.server.environment import Environment
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.network.reactor import install
 from odradek.server.store_location import open_store, open_zookeeper_store
+from odradek.server.store_tools.errors import UsageError
 
 T = TypeVar("T")
 
 Work = Callable[[MetadataStore, Environment], Coroutine[Any, Any, T]]
 
-EXIT_FAILED: Final = 1
 
-
-class UsageError(Exception):
-    """An invalid command line; each argument is one line."""
-
-
-def add_config_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments with the configuration of the broker."""
-    command.add_argument("file", nargs="?", metavar="server.properties", help="configuration of the broker")
-    command.add_argument(
-        "--override", action="append", default=[], metavar="name=value", help="set a property of the broker"
-    )
-
-
-def load_given_config(options: argparse.Namespace) -> BrokerConfig:
-    """Return the configuration that the arguments name. Raises UsageError."""
+def load_store_config(file: str | None, overrides: Sequence[str]) -> BrokerConfig:
+    """Return the configuration of the broker whose store is used. Raises UsageError."""
     try:
-        return load_config(options.file, options.override, kafka_opts=os.environ.get("KAFKA_OPTS", "")).config
+        return load_config(file, list(overrides), kafka_opts=os.environ.get("KAFKA_OPTS", "")).config
     except OSError as error:
-        raise UsageError(f"cannot read {options.file}: {error.strerror}") from None
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
     except InvalidConfigError as error:
         raise UsageError(*map(str, error.errors)) from None
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def fail(message: str) -> int:
-    """Print an error in one line; return the exit code."""
-    sys.stderr.write(f"odradek: {' '.join(message.split())}\n")
-    return EXIT_FAILED
 
 
 def run_with_store(config: BrokerConfig, work: Work[T]) -> T:

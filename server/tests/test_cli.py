@@ -59,8 +59,6 @@ def fail(capsys, *arguments):
         (["start", "--override", "group.min.session.timeout.ms=9000000"], "must be at least group.min.session"),
         (["start", "--override", "listeners=nowhere"], "Invalid value nowhere for configuration listeners: must be"),
         (["start", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
-        (["begin"], "argument COMMAND: invalid choice: 'begin'"),
-        ([], "the following arguments are required: COMMAND"),
     ],
 )
 def test_an_error_is_reported_in_one_line(capsys, arguments, message):
@@ -132,14 +130,6 @@ def test_errors_in_a_file_are_reported(capsys, tmp_path):
     path = tmp_path / "server.properties"
     path.write_bytes(b"a=\\u12")
     assert "malformed" in fail(capsys, "start", str(path))
-
-
-def test_the_pipeline_command_runs_the_program_of_pipelines():
-    done = run("pipeline", "--help")
-    assert done.returncode == 0 and done.stdout.startswith("usage: odradek pipeline ")
-    done = run("pipeline", "validate", "/no/such/file")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "odradek pipeline: cannot read /no/such/file: No such file or directory\n"
 
 
 def test_the_sample_configuration_is_accepted_without_warning():

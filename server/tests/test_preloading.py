@@ -30,7 +30,6 @@ AT_START = {
     "server/security/sasl/oauthbearer/retrievers.py",
     "server/store_tools/acls.py",
     "server/store_tools/store.py",
-    "server/store_tools/users.py",
     "server/stores/zookeeper/settings.py",
 }
 """Modules whose functions import at the start only, and modules of tools."""

@@ -17,6 +17,11 @@
 - `brokers`: `odradek broker`
 - `features`: `odradek cluster features`
 - `transactions`: `odradek transaction`
+- `store_options`: options of commands that can use the store of a stopped broker
+- `users`: `odradek user`
+- `acls`: `odradek acl`
+- `certificates`: `odradek tls`
+- `pipelines`: `odradek pipeline`
 - `clusters`: `odradek cluster`
 - `logs`: `odradek log`
 - `progress`: a progress bar for long work

@@ -20,6 +20,17 @@ def complete_groups(ctx: Any, incomplete: str) -> list[str]:
     return _complete(ctx, incomplete, find_names)
 
 
+def complete_users(ctx: Any, incomplete: str) -> list[str]:
+    """Return the SCRAM users whose names begin with a text."""
+
+    def find_names(cluster: Any) -> list[str]:
+        from odradek.tools.kafka.scram_users import fetch_users
+
+        return list(fetch_users(cluster))
+
+    return _complete(ctx, incomplete, find_names)
+
+
 def complete_brokers(ctx: Any, incomplete: str) -> list[str]:
     """Return the ids of brokers that begin with a text."""
     return _complete(ctx, incomplete, lambda cluster: [str(each) for each in cluster.node_ids()])

@@ -78,11 +78,16 @@ class Commands:
             pretty_exceptions_enable=False,
             context_settings={"help_option_names": ["--help", "-h"]},
         )
+        # With a callback a group of one command is a group, too.
+        self.app.callback()(_without_options)
 
     def command(
-        self, name: str, *, is_change: bool = False, is_destructive: bool = False
+        self, name: str, *, is_change: bool = False, is_destructive: bool = False, aliases: Sequence[str] = ()
     ) -> Callable[[CommandFunction], CommandFunction]:
-        """Declare a command, which uses a cluster. Changes have `--dry-run`, destructive ones `--yes` as well."""
+        """Declare a command, which uses a cluster. Changes have `--dry-run`, destructive ones `--yes` as well.
+
+        `aliases` are former names, which the help does not list.
+        """
         options = {**_CONNECTION, **_JSON}
         if is_change or is_destructive:
             options |= _DRY_RUN
@@ -90,7 +95,10 @@ class Commands:
             options |= _YES
 
         def declare(function: CommandFunction) -> CommandFunction:
-            self.app.command(name, short_help=_summary(function))(_with_session(function, options))
+            run = _with_session(function, options)
+            self.app.command(name, short_help=_summary(function))(run)
+            for alias in aliases:
+                self.app.command(alias, hidden=True)(run)
             return function
 
         return declare
@@ -107,6 +115,10 @@ class Commands:
             return function
 
         return declare
+
+
+def _without_options() -> None:
+    pass
 
 
 def _summary(function: CommandFunction) -> str:

@@ -133,6 +133,10 @@ def _report(error: Exception) -> int:
     from odradek.tools.kafka.connection_errors import NoResponseError
     from odradek.tools.kafka.profile import ProfileError
 
+    if type(error).__module__ == "odradek.server.store_tools.errors":
+        # Such errors are raised only by commands that have imported the module.
+        _write_error(*map(str, error.args))
+        return EXIT_USAGE if type(error).__name__ == "UsageError" else EXIT_FAILED
     if isinstance(error, CommandError):
         _write_error(*map(str, error.args))
         return error.exit_code

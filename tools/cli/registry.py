@@ -32,8 +32,10 @@ COMMANDS: Final = (
     CommandModule("cluster", "odradek.tools.cli.clusters", "State, features and quorum; run one on this machine."),
     CommandModule("transaction", "odradek.tools.cli.transactions", "Transactions and producers; abort hanging ones."),
     CommandModule("log", "odradek.tools.cli.logs", "Dump and verify log directories offline."),
-    CommandModule("user", "odradek.server.cli", "Add, list and remove users.", is_program=True),
-    CommandModule("acl", "odradek.server.cli", "Add, list, remove and test ACLs.", is_program=True),
-    CommandModule("tls", "odradek.server.cli", "Make certificates for tests.", is_program=True),
-    CommandModule("pipeline", "odradek.server.cli", "Check, run and manage a pipeline on Spark.", is_program=True),
+    CommandModule("user", "odradek.tools.cli.users", "SCRAM users, with whose passwords clients connect."),
+    CommandModule("acl", "odradek.tools.cli.acls", "Access control lists: what clients may do."),
+    CommandModule("tls", "odradek.tools.cli.certificates", "Make certificates for tests."),
+    CommandModule(
+        "pipeline", "odradek.tools.cli.pipelines", "Check, run and manage a pipeline on Spark.", is_program=True
+    ),
 )

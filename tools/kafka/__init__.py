@@ -14,6 +14,8 @@
 - `log_dirs`: log directories of brokers
 - `groups`: groups with members, committed offsets and lag
 - `times`: times and durations in command lines
+- `scram_users`: SCRAM users
+- `acls`: ACLs
 - `api_names`: names of APIs
 - `status`: the state of a cluster as its clients see it
 """

@@ -139,3 +139,23 @@ def test_completion_of_commands():
 
     assert complete("odradek top").split() == ["topic"]
     assert complete("odradek topic de").split() == ["describe", "delete"]
+
+
+def test_the_pipeline_command_runs_the_program_of_pipelines():
+    def run_pipeline(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run("from odradek.__main__ import main; main()", "pipeline", *arguments)
+
+    done = run_pipeline("--help")
+    assert done.returncode == 0 and done.stdout.startswith("usage: odradek pipeline ")
+    done = run_pipeline("validate", "/no/such/file")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "odradek pipeline: cannot read /no/such/file: No such file or directory\n"
+
+
+def test_certificates_are_made(capsys, tmp_path):
+    assert main(["tls", "make-test-certificates", str(tmp_path / "c")]) == 0
+    assert f"ssl.truststore.location={tmp_path}/c/ca.pem\n" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "c").iterdir()} == {"ca.pem", "broker.pem", "client.pem"}
+    (tmp_path / "file").write_text("")
+    assert main(["tls", "make-test-certificates", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"odradek: cannot write to {tmp_path / 'file'}: ")

@@ -1,5 +1,6 @@
 """`odradek user`: users in the store of a broker that is stopped, or was never started."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -11,9 +12,14 @@ import pytest
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.replication.metadata.kraft_security import UserScramCredentialRecord
 from odradek.replication.tests import kraft
-from odradek.server.store_tools import users as user_cli
-from odradek.server.store_tools.store import UsageError
 from odradek.testing import OdradekBroker
+from odradek.tools.cli import users
+from odradek.tools.cli.session import CommandError
+
+
+def parse(text: str) -> dict[str, str]:
+    """Return the iterations of each user in a table."""
+    return dict(line.split(None, 1) for line in text.splitlines()[1:])
 
 
 def run(data: Path, *arguments: str, stdin: str = "") -> Any:
@@ -23,18 +29,22 @@ def run(data: Path, *arguments: str, stdin: str = "") -> Any:
 
 def test_users_are_added_listed_and_removed(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    assert run(data, "list").stdout == ""
+    assert parse(run(data, "list").stdout) == {}
     assert run(data, "add", "alice", stdin="secret\n").returncode == 0
     added = run(data, "add", "bob", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192", stdin="secret")
-    assert (added.returncode, added.stdout, added.stderr) == (0, "", "")
-    assert run(data, "list").stdout == (
-        "alice  SCRAM-SHA-256 (4096 iterations), SCRAM-SHA-512 (4096 iterations)\n"
-        "bob  SCRAM-SHA-512 (8192 iterations)\n"
-    )
-    assert run(data, "remove", "alice", "--mechanism", "SCRAM-SHA-256").returncode == 0
-    assert run(data, "remove", "bob").returncode == 0
-    assert run(data, "list").stdout == "alice  SCRAM-SHA-512 (4096 iterations)\n"
-    again = run(data, "remove", "bob")
+    assert (added.returncode, added.stdout, added.stderr) == (0, "user bob created\n", "")
+    listed = json.loads(run(data, "list", "--json").stdout)
+    assert listed == [
+        {"user": "alice", "iterations": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}},
+        {"user": "bob", "iterations": {"SCRAM-SHA-512": 8192}},
+    ]
+    assert run(data, "delete", "alice", "--mechanism", "SCRAM-SHA-256", "--yes").returncode == 0
+    assert run(data, "remove", "bob", "--yes").returncode == 0
+    assert parse(run(data, "list").stdout) == {"alice": "SCRAM-SHA-512=4096"}
+    altered = run(data, "alter", "alice", "--iterations", "5000", stdin="other\n")
+    assert (altered.returncode, altered.stdout) == (0, "user alice altered\n")
+    assert parse(run(data, "list").stdout) == {"alice": "SCRAM-SHA-512=5000"}
+    again = run(data, "remove", "bob", "--yes")
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr == "odradek: user bob has no credential of SCRAM-SHA-256 or SCRAM-SHA-512\n"
 
@@ -46,13 +56,13 @@ def test_a_user_is_added_before_the_first_start_and_while_the_broker_is_stopped(
         refused = run(data, "add", "bob", stdin="secret\n")
         assert refused.returncode == 1
         assert refused.stderr == (
-            "odradek: the broker is running, with its metadata store open: stop it, or use kafka-configs.sh\n"
+            "odradek: the broker is running, with its metadata store open: stop it, or use --bootstrap-server\n"
         )
         broker.stop()
         assert run(data, "add", "bob", stdin="secret\n").returncode == 0
         broker.start()
         broker.stop()
-        assert [line.split()[0] for line in run(data, "list").stdout.splitlines()] == ["alice", "bob"]
+        assert list(parse(run(data, "list").stdout)) == ["alice", "bob"]
 
 
 def test_the_password_in_a_file(tmp_path: Path) -> None:
@@ -72,9 +82,9 @@ def test_the_password_in_a_file(tmp_path: Path) -> None:
         (["add", "ä"], "user name 'ä': SCRAM permits printable ASCII characters only"),
         (["add", ""], "user name '': SCRAM permits printable ASCII characters only"),
         (["add", "alice", "--iterations", "4095"], "--iterations 4095: must be between 4096 and 16384"),
-        (["list", "missing.properties"], "cannot read missing.properties: No such file or directory"),
+        (["list", "--store", "missing.properties"], "cannot read missing.properties: No such file or directory"),
         (["list", "--override", "log.segment.bytes=x"], "Invalid value x for configuration log.segment.bytes"),
-        (["add", "alice", "--mechanism", "PLAIN"], "argument --mechanism: invalid choice: 'PLAIN'"),
+        (["add", "alice", "--mechanism", "PLAIN"], "invalid value for '--mechanism': 'PLAIN' is not one of"),
     ],
 )
 def test_an_invalid_command_line(tmp_path: Path, arguments: list[str], error: str) -> None:
@@ -95,10 +105,10 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
 def test_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["secret", "secret", "secret", "other"])
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(user_cli, "getpass", lambda prompt: next(answers))
-    assert user_cli._read_password(None) == "secret"
-    with pytest.raises(UsageError, match="differ"):
-        user_cli._read_password(None)
+    monkeypatch.setattr(users, "getpass", lambda prompt: next(answers))
+    assert users.read_password(None) == "secret"
+    with pytest.raises(CommandError, match="differ"):
+        users.read_password(None)
 
 
 def test_the_end_of_input_at_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +116,9 @@ def test_the_end_of_input_at_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None
         raise EOFError
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(user_cli, "getpass", getpass)
-    with pytest.raises(UsageError, match="no password was entered"):
-        user_cli._read_password(None)
+    monkeypatch.setattr(users, "getpass", getpass)
+    with pytest.raises(CommandError, match="no password was entered"):
+        users.read_password(None)
 
 
 def test_users_and_acls_of_a_new_store_outlive_a_start_that_fails(tmp_path: Path) -> None:
@@ -127,7 +137,7 @@ def test_users_and_acls_of_a_new_store_outlive_a_start_that_fails(tmp_path: Path
         assert failed.returncode == 1 and "cannot start" in failed.stdout
     with OdradekBroker({"log.dirs": str(data)}) as broker:
         broker.stop()
-        assert [line.split()[0] for line in run(data, "list").stdout.splitlines()] == ["alice"]
+        assert list(parse(run(data, "list").stdout)) == ["alice"]
         again = subprocess.run([*acl, "list", *at_data], check=True, capture_output=True, timeout=60).stdout
         assert again == listed
 
@@ -148,6 +158,4 @@ def test_a_user_is_added_before_the_directory_of_apache_kafka_is_adopted(tmp_pat
     with OdradekBroker({"log.dirs": str(data), "log.dirs.adopt": "true"}) as broker:
         assert "adopted topics found in log.dirs count=1: t" in broker.log_text()
         broker.stop()
-    assert run(data, "list").stdout == (
-        "alice  SCRAM-SHA-256 (4096 iterations)\ncarol  SCRAM-SHA-256 (5000 iterations)\n"
-    )
+    assert parse(run(data, "list").stdout) == {"alice": "SCRAM-SHA-256=4096", "carol": "SCRAM-SHA-256=5000"}

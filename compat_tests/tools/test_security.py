@@ -1,0 +1,127 @@
+"""`odradek user`, `acl`, `quota` and `token` through the wire, compared with Kafka's tools."""
+
+import re
+import sys
+from io import StringIO
+
+import pytest
+
+from compat_tests.apache_kafka import tools
+from compat_tests.conftest import SHARED_PROPERTIES
+from compat_tests.tools.eventually import eventually
+
+pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
+
+AUTHORIZERS = {
+    "odradek": "kafka.security.authorizer.AclAuthorizer",
+    "kafka": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+}
+
+
+@pytest.fixture(scope="module")
+def broker(backend, request):
+    """A broker with an authorizer, for which every client is a super user."""
+    from compat_tests.backends import BROKERS
+
+    properties = {"authorizer.class.name": AUTHORIZERS[backend], "super.users": "User:ANONYMOUS"}
+    with BROKERS[backend]({**SHARED_PROPERTIES, **properties}) as started:
+        yield started
+
+
+def test_users(odradek, tool, monkeypatch):
+    def enter(text):
+        monkeypatch.setattr(sys, "stdin", StringIO(text))
+
+    def check(expected):
+        def compare():
+            shown = tool(tools.CONFIGS, "--describe", "--entity-type", "users").stdout
+            lines = re.findall(r"^SCRAM credential configs for user-principal '(\w+)' are (.*)$", shown, re.MULTILINE)
+            by_tool = {
+                name: {mechanism: int(n) for mechanism, n in re.findall(r"(SCRAM-SHA-\d+)=iterations=(\d+)", line)}
+                for name, line in lines
+            }
+            rows = {row["user"]: row["iterations"] for row in odradek("user", "list", "--json").json}
+            assert rows == by_tool == expected
+
+        eventually(compare)
+
+    enter("secret\n")
+    assert odradek("user", "create", "alice", "--dry-run").out == "user alice would be created\n"
+    check({})
+    enter("secret\n")
+    assert odradek("user", "create", "alice").out == "user alice created\n"
+    enter("secret\n")
+    odradek("user", "add", "bob", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192")
+    check({"alice": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}, "bob": {"SCRAM-SHA-512": 8192}})
+    enter("other\n")
+    odradek("user", "alter", "bob", "--iterations", "9000")
+    check({"alice": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}, "bob": {"SCRAM-SHA-512": 9000}})
+    assert odradek("user", "describe", "bob", "--json").json == [{"user": "bob", "iterations": {"SCRAM-SHA-512": 9000}}]
+    assert odradek("user", "describe", "bobb", code=1).err == "odradek: user bobb does not exist; did you mean bob?\n"
+    enter("")
+    assert "Repeat the command with --yes" in odradek("user", "delete", "alice", code=2).err
+    odradek("user", "delete", "alice", "--mechanism", "SCRAM-SHA-256", "--yes")
+    odradek("user", "remove", "bob", "--yes")
+    check({"alice": {"SCRAM-SHA-512": 4096}})
+    missing = odradek("user", "delete", "alice", "--mechanism", "SCRAM-SHA-256", "--yes", code=1)
+    assert missing.err == "odradek: user alice has no credential of SCRAM-SHA-256\n"
+    odradek("user", "delete", "alice", "--yes")
+    check({})
+
+
+def list_by_tool(tool):
+    """Return the ACLs that kafka-acls shows, as rows of `odradek acl list`."""
+    shown = tool(tools.ACLS, "--list").stdout
+    rows = set()
+    for block in re.split(r"^Current ACLs", shown, flags=re.MULTILINE)[1:]:
+        kind, name, pattern = re.search(r"resourceType=(\w+), name=(.*?), patternType=(\w+)", block).groups()
+        for principal, host, operation, permission in re.findall(
+            r"principal=(.*?), host=(.*?), operation=(\w+), permissionType=(\w+)", block
+        ):
+            rows.add((permission, operation.replace("_", ""), principal, host, kind.replace("_", ""), pattern, name))
+    return rows
+
+
+def list_acls(odradek, *arguments):
+    rows = odradek("acl", "list", *arguments, "--json").json
+    keys = ("permission", "operation", "principal", "host", "resource_type", "pattern_type", "name")
+    upper = ("permission", "operation", "resource_type")
+    return {tuple(row[key].upper() if key in upper else row[key] for key in keys) for row in rows}
+
+
+def test_acls(odradek, tool):
+    created = odradek(
+        "acl", "create", "--allow-principal", "User:alice", "--producer", "--consumer", "--topic", "o-", "--group", "g",
+        "--resource-pattern-type", "prefixed",
+    )  # fmt: skip
+    assert len(created.out.splitlines()) == 6
+    odradek(
+        "acl", "add", "--deny-principal", "User:*", "--deny-host", "10.0.0.9", "--operation", "describe", "--cluster"
+    )
+
+    def check_created():
+        assert list_acls(odradek) == list_by_tool(tool)
+        assert len(list_acls(odradek)) == 6
+
+    eventually(check_created)
+    assert list_acls(odradek, "--cluster") == {
+        ("DENY", "DESCRIBE", "User:*", "10.0.0.9", "CLUSTER", "LITERAL", "kafka-cluster")
+    }
+    assert len(list_acls(odradek, "--topic", "o-1", "--resource-pattern-type", "match")) == 4
+    assert len(list_acls(odradek, "--principal", "User:alice")) == 5
+    selected = ["--topic", "o-", "--resource-pattern-type", "prefixed"]
+    refused = odradek("acl", "delete", *selected, code=2)
+    assert "Delete 4 ACLs? Repeat the command with --yes" in refused.err and len(refused.out.splitlines()) == 5
+    odradek("acl", "delete", *selected, "--dry-run")
+    assert len(list_acls(odradek)) == 6
+    odradek("acl", "delete", *selected, "--yes")
+    odradek("acl", "remove", "--cluster", "--force")
+
+    def check_deleted():
+        assert list_acls(odradek) == list_by_tool(tool)
+        assert len(list_acls(odradek)) == 1
+
+    eventually(check_deleted)
+    odradek("acl", "create", "--allow-principal", "User:a", "--topic", "t", "--dry-run")
+    assert len(list_acls(odradek)) == 1
+    assert "specify a resource" in odradek("acl", "create", "--allow-principal", "User:a", code=2).err

@@ -1,0 +1,207 @@
+"""The commands `odradek user`: SCRAM users of a cluster, or of the metadata store of a broker that is stopped."""
+
+import sys
+from collections.abc import Sequence
+from getpass import getpass
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from odradek.server.security.sasl.scram_credentials import (
+    DEFAULT_ITERATIONS,
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    SCRAM_MECHANISMS,
+)
+from odradek.tools.cli.completions import complete_users
+from odradek.tools.cli.groups import Commands
+from odradek.tools.cli.output import Table
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session
+from odradek.tools.cli.store_options import StoreFile, StoreOverrides, find_store
+from odradek.tools.kafka.similar_names import suggest
+
+if TYPE_CHECKING:
+    from odradek.server.config import BrokerConfig
+
+_KEYS: Final = ("user", "iterations")
+
+commands = Commands("user", "SCRAM users, with whose passwords clients connect.")
+
+User = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_users, help="Name of the user.")]
+Mechanism = Annotated[
+    Literal["SCRAM-SHA-256", "SCRAM-SHA-512"] | None,
+    typer.Option("--mechanism", help="Only this mechanism; both without it."),
+]
+Iterations = Annotated[int, typer.Option("--iterations", metavar="N", help="Iterations of the hash.")]
+PasswordFile = Annotated[
+    str | None,
+    typer.Option("--password-file", metavar="FILE", help="File whose first line is the password; - is standard input."),
+]
+
+
+@commands.command("list")
+def list_users(session: Session, store: StoreFile = None, override: StoreOverrides = None) -> None:
+    """List the users, with the iterations of each mechanism."""
+    session.output.show(Table(_KEYS, list(_fetch(session, find_store(store, override)).items())))
+
+
+@commands.command("describe")
+def describe(session: Session, name: User, store: StoreFile = None, override: StoreOverrides = None) -> None:
+    """Show the mechanisms of a user."""
+    users = _fetch(session, find_store(store, override))
+    if name not in users:
+        raise _unknown_user(name, users)
+    session.output.show(Table(_KEYS, [(name, users[name])]))
+
+
+@commands.command("create", is_change=True, aliases=("add",))
+def create(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user.")],
+    mechanism: Mechanism = None,
+    iterations: Iterations = DEFAULT_ITERATIONS,
+    password_file: PasswordFile = None,
+    store: StoreFile = None,
+    override: StoreOverrides = None,
+) -> int:
+    """Create a user, or change the password. It is read from a prompt, standard input or a file."""
+    _check_user(name, iterations)
+    config = find_store(store, override)
+    password = read_password(password_file)
+    if not session.is_dry_run:
+        _put(session, config, name, password, _select(mechanism), iterations)
+    return session.finish("user", "created", [Outcome(name)])
+
+
+@commands.command("alter", is_change=True)
+def alter(
+    session: Session,
+    name: User,
+    mechanism: Mechanism = None,
+    iterations: Iterations = DEFAULT_ITERATIONS,
+    password_file: PasswordFile = None,
+    store: StoreFile = None,
+    override: StoreOverrides = None,
+) -> int:
+    """Change the password of a user, for the mechanisms that the user has."""
+    _check_user(name, iterations)
+    config = find_store(store, override)
+    if config is not None:
+        password = read_password(password_file)
+        if not session.is_dry_run:
+            from odradek.server.store_tools.users import put_user as put_into_store
+
+            put_into_store(config, name, password, _select(mechanism), iterations, must_exist=True)
+        return session.finish("user", "altered", [Outcome(name)])
+    mechanisms = _find_mechanisms(session, name, mechanism)
+    password = read_password(password_file)
+    if not session.is_dry_run:
+        from odradek.tools.kafka.scram_users import put_user
+
+        put_user(session.cluster, name, password, mechanisms, iterations)
+    return session.finish("user", "altered", [Outcome(name)])
+
+
+@commands.command("delete", is_destructive=True, aliases=("remove",))
+def delete(
+    session: Session,
+    name: User,
+    mechanism: Mechanism = None,
+    store: StoreFile = None,
+    override: StoreOverrides = None,
+) -> int:
+    """Delete the credentials of a user."""
+    config = find_store(store, override)
+    mechanisms = _select(mechanism) if config is not None else _find_mechanisms(session, name, mechanism)
+    session.confirm(f"Delete the credentials of {name} ({', '.join(mechanisms)})?")
+    if session.is_dry_run:
+        return session.finish("user", "deleted", [Outcome(name)])
+    if config is None:
+        from odradek.tools.kafka.scram_users import remove_user
+
+        remove_user(session.cluster, name, mechanisms)
+    else:
+        from odradek.server.store_tools.users import remove_user as remove_from_store
+
+        remove_from_store(config, name, mechanisms)
+    return session.finish("user", "deleted", [Outcome(name)])
+
+
+def _find_mechanisms(session: Session, name: str, mechanism: str | None) -> list[str]:
+    """Return the mechanisms of a user that a command selects. Raises CommandError if there are none."""
+    users = _fetch(session, None)
+    if name not in users:
+        raise _unknown_user(name, users)
+    found = [each for each in _select(mechanism) if each in users[name]]
+    if not found:
+        raise CommandError(f"user {name} has no credential of {mechanism}")
+    return found
+
+
+def _fetch(session: Session, config: "BrokerConfig | None") -> dict[str, dict[str, int]]:
+    if config is None:
+        from odradek.tools.kafka.scram_users import fetch_users
+
+        return fetch_users(session.cluster)
+    from odradek.server.store_tools.users import list_users as list_in_store
+
+    return list_in_store(config)
+
+
+def _put(
+    session: Session,
+    config: "BrokerConfig | None",
+    name: str,
+    password: str,
+    mechanisms: Sequence[str],
+    iterations: int,
+) -> None:
+    if config is None:
+        from odradek.tools.kafka.scram_users import put_user
+
+        put_user(session.cluster, name, password, mechanisms, iterations)
+    else:
+        from odradek.server.store_tools.users import put_user as put_into_store
+
+        put_into_store(config, name, password, mechanisms, iterations)
+
+
+def _select(mechanism: str | None) -> list[str]:
+    return [mechanism] if mechanism else list(SCRAM_MECHANISMS)
+
+
+def _unknown_user(name: str, users: dict[str, dict[str, int]]) -> CommandError:
+    return CommandError(f"user {name} does not exist{suggest(name, users)}")
+
+
+def _check_user(user: str, iterations: int) -> None:
+    if not user.isascii() or not user.isprintable() or not user:
+        message = f"user name {user!r}: SCRAM permits printable ASCII characters only"
+        raise CommandError(message, exit_code=EXIT_USAGE)
+    if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        message = f"--iterations {iterations}: must be between {MIN_ITERATIONS} and {MAX_ITERATIONS}"
+        raise CommandError(message, exit_code=EXIT_USAGE)
+
+
+def read_password(path: str | None) -> str:
+    """Return the password from a prompt, standard input or a file. Other users can see a command line."""
+    if path is None and sys.stdin.isatty():
+        try:
+            password = getpass("Password: ")
+            if getpass("Repeat the password: ") != password:
+                raise CommandError("the two passwords differ", exit_code=EXIT_USAGE)
+        except EOFError:
+            raise CommandError("no password was entered", exit_code=EXIT_USAGE) from None
+    elif path in (None, "-"):
+        password = sys.stdin.readline().rstrip("\r\n")
+    else:
+        assert path is not None
+        try:
+            with open(path, encoding="utf-8") as file:
+                password = file.readline().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise CommandError(f"--password-file {path}: {reason}", exit_code=EXIT_USAGE) from None
+    if not password:
+        raise CommandError("the password is empty", exit_code=EXIT_USAGE)
+    return password
