@@ -1,5 +1,6 @@
 """Delegation tokens with Apache Kafka's tools: created by one user, used by a job that has no password."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from compat_tests.sasl_users import SCRAM_MODULE, add_users
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import OdradekBroker
 from odradek.testing_cluster import OdradekCluster
+from odradek.tools.cli.main import main
 
 TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
 SECRET = "the secret of all brokers"
@@ -145,6 +147,35 @@ def test_renew_and_describe(broker: OdradekBroker, alice: Login) -> None:
     assert "DelegationTokenNotFoundException" in bob.refusal(
         TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac
     )
+
+
+def test_odradek_token(broker: OdradekBroker, alice: Login, capsys: pytest.CaptureFixture[str]) -> None:
+    assert alice.is_accepted()  # writes the file of client properties
+    options = ["--bootstrap-server", alice.servers, "--command-config", str(alice.directory / "client.properties")]
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main(["token", *arguments, *options]) == code
+        return capsys.readouterr()
+
+    created = json.loads(run("create", "--renewer-principal", "User:alice", "--max-life-time", "1h", "--json").out)
+    assert created["max_ms"] - created["issued_ms"] == 3_600_000
+    token_id, hmac = created["token_id"], created["hmac"]
+    assert Token(token_id, hmac, "User:alice", "User:alice", "[User:alice]") in describe(alice, "User:alice")
+    listed = run("list", "--owner-principal", "User:alice", "--json").out
+    assert hmac not in listed and token_id in [row["token_id"] for row in json.loads(listed)]
+    job = alice.as_token(Token(token_id, hmac, "", "", ""))
+    assert job.is_accepted()
+    assert alice.is_accepted()
+    renewed = json.loads(run("renew", hmac, "--period", "5m", "--json").out)
+    assert renewed["expires_ms"] < created["expires_ms"]
+    assert "Repeat the command with --yes" in run("expire", hmac, code=2).err
+    ended = run("expire", hmac, "--yes")
+    assert ended.out == f"token {hmac[:6]}... expired\n"
+    assert token_id not in [one.token_id for one in describe(alice, "User:alice")]
+    assert run("renew", hmac, code=1).err == "odradek: DELEGATION_TOKEN_NOT_FOUND\n"
+    assert run("renew", "x", code=2).err == "odradek: the HMAC is not Base64\n"
+    assert "alice is not Type:name" in run("list", "--owner-principal", "alice", code=2).err
 
 
 def test_no_secret_is_logged(broker: OdradekBroker, alice: Login) -> None:

@@ -125,3 +125,53 @@ def test_acls(odradek, tool):
     odradek("acl", "create", "--allow-principal", "User:a", "--topic", "t", "--dry-run")
     assert len(list_acls(odradek)) == 1
     assert "specify a resource" in odradek("acl", "create", "--allow-principal", "User:a", code=2).err
+
+
+def describe_quotas_by_tool(tool, *entity):
+    """Return the quotas that kafka-configs shows."""
+    shown = tool(tools.CONFIGS, "--describe", *entity).stdout
+    return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", shown)}
+
+
+def test_quotas(odradek, tool):
+    alter = ["quota", "alter", "--user", "quota-user"]
+    done = odradek(*alter, "--set", "producer_byte_rate=1000", "--set", "request_percentage=12.5")
+    assert re.search(r"^user quota-user +producer_byte_rate +- +1000$", done.out, re.MULTILINE)
+
+    def check_set():
+        [row] = odradek("quota", "list", "--user", "quota-user", "--json").json
+        assert row["quotas"] == {"producer_byte_rate": 1000, "request_percentage": 12.5}
+        entity = ["--entity-type", "users", "--entity-name", "quota-user"]
+        assert describe_quotas_by_tool(tool, *entity) == row["quotas"]
+
+    eventually(check_set)
+    preview = odradek(*alter, "--set", "producer_byte_rate=5", "--dry-run").out
+    assert re.search(r"producer_byte_rate +1000 +5$", preview, re.MULTILINE)
+    check_set()
+    odradek(*alter, "--client-id", "<default>", "--set", "consumer_byte_rate=7")
+    odradek("quota", "alter", "--ip", "10.0.0.1", "--set", "connection_creation_rate=3")
+
+    def check_all():
+        rows = odradek("quota", "list", "--json").json
+        assert {"user": "quota-user", "client_id": "<default>", "ip": None, "quotas": {"consumer_byte_rate": 7}} in rows
+        assert {"user": None, "client_id": None, "ip": "10.0.0.1", "quotas": {"connection_creation_rate": 3}} in rows
+        assert len(odradek("quota", "list", "--user", "quota-user", "--json").json) == 2
+        assert len(odradek("quota", "list", "--user", "quota-user", "--strict", "--json").json) == 1
+        assert describe_quotas_by_tool(tool, "--entity-type", "ips", "--entity-name", "10.0.0.1") == {
+            "connection_creation_rate": 3
+        }
+
+    eventually(check_all)
+    odradek(*alter, "--delete", "request_percentage")
+    assert "Repeat the command with --yes" in odradek("quota", "delete", "--ip", "10.0.0.1", code=2).err
+    odradek("quota", "delete", "--ip", "10.0.0.1", "--yes")
+
+    def check_deleted():
+        rows = odradek("quota", "list", "--json").json
+        assert [row["quotas"] for row in rows if row["client_id"] is None] == [{"producer_byte_rate": 1000}]
+
+    eventually(check_deleted)
+    assert odradek("quota", "delete", "--ip", "10.0.0.1", "--yes", code=1).err == "odradek: ip 10.0.0.1 has no quotas\n"
+    assert odradek(*alter, "--set", "invented=1", code=1).err.startswith("odradek: INVALID_REQUEST: ")
+    assert "the value must be a number" in odradek(*alter, "--set", "producer_byte_rate=x", code=2).err
+    assert "specify --user" in odradek("quota", "alter", "--set", "producer_byte_rate=1", code=2).err

@@ -20,6 +20,8 @@
 - `store_options`: options of commands that can use the store of a stopped broker
 - `users`: `odradek user`
 - `acls`: `odradek acl`
+- `quotas`: `odradek quota`
+- `tokens`: `odradek token`
 - `certificates`: `odradek tls`
 - `pipelines`: `odradek pipeline`
 - `clusters`: `odradek cluster`

@@ -34,6 +34,8 @@ COMMANDS: Final = (
     CommandModule("log", "odradek.tools.cli.logs", "Dump and verify log directories offline."),
     CommandModule("user", "odradek.tools.cli.users", "SCRAM users, with whose passwords clients connect."),
     CommandModule("acl", "odradek.tools.cli.acls", "Access control lists: what clients may do."),
+    CommandModule("quota", "odradek.tools.cli.quotas", "Quotas of users, clients and addresses."),
+    CommandModule("token", "odradek.tools.cli.tokens", "Delegation tokens."),
     CommandModule("tls", "odradek.tools.cli.certificates", "Make certificates for tests."),
     CommandModule(
         "pipeline", "odradek.tools.cli.pipelines", "Check, run and manage a pipeline on Spark.", is_program=True

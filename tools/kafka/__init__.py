@@ -16,6 +16,7 @@
 - `times`: times and durations in command lines
 - `scram_users`: SCRAM users
 - `acls`: ACLs
+- `quotas`: quotas of clients
 - `api_names`: names of APIs
 - `status`: the state of a cluster as its clients see it
 """
