@@ -1,20 +1,23 @@
 """Output of commands: tables for people, JSON for programs.
 
-A table is drawn by rich on a terminal, and is plain aligned text otherwise. Rich is imported only to draw one.
+A table is drawn by rich on a terminal, and is plain aligned text otherwise. Rich is imported only to draw one; large
+tables are aligned text with the same styles, because rich takes 600 ms for 1,000 rows.
 """
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TextIO
 
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 Row = Sequence[JsonValue]
 
 _GAP: Final = 2
-MOST_RICH_ROWS: Final = 2000
-"""Rows above which a table is plain also on a terminal, because rich takes about 0.1 ms for each cell."""
+MOST_RICH_ROWS: Final = 50
+_BOLD: Final = "\x1b[1m"
+_RED: Final = "\x1b[31m"
+_NORMAL: Final = "\x1b[0m"
 
 
 class Table(NamedTuple):
@@ -83,10 +86,12 @@ class Output:
         """Write a table as text."""
         if table.title:
             self.write_line(table.title)
-        if self._stream.isatty() and len(table.rows) <= MOST_RICH_ROWS and "NO_COLOR" not in os.environ:
+        if not self._stream.isatty() or "NO_COLOR" in os.environ:
+            self._write("".join(f"{line}\n" for line in align(table)))
+        elif len(table.rows) <= MOST_RICH_ROWS:
             self._draw(table)
         else:
-            self._write("".join(f"{line}\n" for line in align(table)))
+            self._write("".join(f"{line}\n" for line in _style(table)))
 
     def _draw(self, table: Table) -> None:
         from rich.console import Console
@@ -106,7 +111,15 @@ class Output:
         self._stream.write(text)
 
 
-def align(table: Table) -> Iterable[str]:
+def _style(table: Table) -> Iterator[str]:
+    """Iterate over the lines of a table, with the heading in bold and marked rows in red."""
+    heading, *lines = align(table)
+    yield f"{_BOLD}{heading}{_NORMAL}"
+    for row, line in zip(table.rows, lines, strict=True):
+        yield f"{_RED}{line}{_NORMAL}" if table.is_marked is not None and table.is_marked(row) else line
+
+
+def align(table: Table) -> Iterator[str]:
     """Iterate over the lines of a table as plain text."""
     cells = [[make_heading(key) for key in table.keys], *([format_value(value) for value in row] for row in table.rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
