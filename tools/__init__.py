@@ -2,5 +2,6 @@
 
 - `kafka`: connection profiles, security, and a client for the calls of administrators
 - `logs`: log directories, read offline
+- `console`: the web console
 - `cli`: the command line `odradek`
 """

@@ -26,5 +26,6 @@
 - `pipelines`: `odradek pipeline`
 - `clusters`: `odradek cluster`
 - `logs`: `odradek log`
+- `web_console`: `odradek console`
 - `progress`: a progress bar for long work
 """

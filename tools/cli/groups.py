@@ -103,6 +103,15 @@ class Commands:
 
         return declare
 
+    def only_command(self) -> Callable[[CommandFunction], CommandFunction]:
+        """Declare the command that has the name of the group itself; it uses a cluster and writes no tables."""
+
+        def declare(function: CommandFunction) -> CommandFunction:
+            self.app.command(self.name, short_help=_summary(function))(_with_session(function, _CONNECTION))
+            return function
+
+        return declare
+
     def add_group(self, group: "Commands") -> None:
         """Add the commands of another group below this one."""
         self.app.add_typer(group.app, name=group.name)

@@ -1,7 +1,7 @@
 """A cluster as an administrator's client uses it: requests to any broker, the controller, leaders and coordinators.
 
 Connections are made when they are needed. A request that another broker must serve (NOT_CONTROLLER and the like) is
-sent again there, until RETRY_S seconds have passed.
+sent again there, until `retry_s` seconds have passed.
 """
 
 import time
@@ -20,7 +20,7 @@ from odradek.protocol.schema import Message, Struct
 from odradek.tools.kafka.connection_errors import NoResponseError
 from odradek.tools.kafka.profile import Connection, make_security
 from odradek.tools.kafka.similar_names import suggest
-from odradek.tools.kafka.wire_client import Address, WireClient
+from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
 RETRY_S: Final = 30.0
 _PAUSE_S: Final = 0.1
@@ -73,9 +73,13 @@ class Cluster:
         connection: Connection,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
+        connect: Callable[[Address, ClientSecurity], WireClient] = WireClient,
+        retry_s: float = RETRY_S,
     ) -> None:
         self._connection = connection
         self._security = make_security(connection)
+        self._make_client = connect
+        self._retry_s = retry_s
         self._sleep = sleep
         self._monotonic = monotonic
         self._any: WireClient | None = None
@@ -89,6 +93,10 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         for client in self._by_address.values():
             client.close()
 
@@ -201,14 +209,14 @@ class Cluster:
     def _connect(self, address: Address) -> WireClient:
         client = self._by_address.get(address)
         if client is None:
-            client = self._by_address[address] = WireClient(address, self._security)
+            client = self._by_address[address] = self._make_client(address, self._security)
         return client
 
     def _retry(
         self, send: Callable[[], Response], transient: frozenset[ErrorCode], forget: Callable[[], None]
     ) -> Response:
         """Send a request until its response is not a transient error; call `forget` before each repetition."""
-        give_up_at = self._monotonic() + RETRY_S
+        give_up_at = self._monotonic() + self._retry_s
         while True:
             response = send()
             codes = _find_codes(response)

@@ -1,0 +1,143 @@
+"""Access to the cluster from the threads of the web server: a bounded pool, and a cache of some seconds."""
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.connection_errors import NoResponseError
+
+MOST_CONCURRENT: Final = 6
+"""Fewer than the threads of the web server, so that pages without Kafka are served while brokers do not answer."""
+
+CACHE_S: Final = 3.0
+_ERROR_CACHE_S: Final = 1.0
+_MOST_ENTRIES: Final = 300
+_BUSY_AFTER_S: Final = 3.0
+_REUSE_S: Final = 60.0
+"""Longest use of connections; later ones find brokers that have moved."""
+
+T = TypeVar("T")
+
+
+class BusyError(Exception):
+    """Too many requests wait for brokers."""
+
+
+class _Pooled(NamedTuple):
+    cluster: Cluster
+    made_at: float
+
+
+class ClusterPool:
+    """Clusters for one caller at a time, because their connections block.
+
+    make_cluster: returns a cluster with timeouts of some seconds
+    """
+
+    def __init__(
+        self,
+        make_cluster: Callable[[], Cluster],
+        monotonic: Callable[[], float],
+        busy_after_s: float = _BUSY_AFTER_S,
+    ) -> None:
+        self._make_cluster = make_cluster
+        self._monotonic = monotonic
+        self._busy_after_s = busy_after_s
+        self._slots = threading.BoundedSemaphore(MOST_CONCURRENT)
+        self._lock = threading.Lock()
+        self._idle: list[_Pooled] = []
+
+    def run(self, work: Callable[[Cluster], T], *, is_change: bool = False) -> T:
+        """Call `work` with a cluster. A change is never repeated. Raises BusyError and what `work` raises."""
+        if not self._slots.acquire(timeout=self._busy_after_s):
+            raise BusyError("all connections to the cluster are in use")
+        try:
+            pooled = None if is_change else self._take_idle()
+            if pooled is not None:
+                try:
+                    return self._use(pooled, work)
+                except NoResponseError:
+                    # The broker may have closed an idle connection, or restarted; a new connection shows which.
+                    pass
+            return self._use(_Pooled(self._make_cluster(), self._monotonic()), work)
+        finally:
+            self._slots.release()
+
+    def _use(self, pooled: _Pooled, work: Callable[[Cluster], T]) -> T:
+        from odradek.tools.kafka.cluster import RequestError
+
+        try:
+            result = work(pooled.cluster)
+        except RequestError:
+            self._put_back(pooled)
+            raise
+        except BaseException:
+            pooled.cluster.close()
+            raise
+        self._put_back(pooled)
+        return result
+
+    def _take_idle(self) -> _Pooled | None:
+        oldest = self._monotonic() - _REUSE_S
+        with self._lock:
+            while self._idle:
+                pooled = self._idle.pop()
+                if pooled.made_at >= oldest:
+                    return pooled
+                pooled.cluster.close()
+        return None
+
+    def _put_back(self, pooled: _Pooled) -> None:
+        with self._lock:
+            self._idle.append(pooled)
+
+
+class _Entry:
+    """A cached result or error; `lock` is held while it is loaded."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.expires_at = float("-inf")
+        self.result: Any = None
+        self.error: NoResponseError | None = None
+
+
+class Cache:
+    """Results of some seconds. Concurrent callers of one key wait for the first one instead of repeating its work."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._entries: dict[Hashable, _Entry] = {}
+
+    def get(self, key: Hashable, load: Callable[[], T], ttl_s: float = CACHE_S) -> T:
+        """Return the result of `load`, or that of an earlier call. A NoResponseError is repeated for a second."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._evict()
+                entry = self._entries[key] = _Entry()
+        with entry.lock:
+            if self._monotonic() >= entry.expires_at:
+                try:
+                    entry.result, entry.error = load(), None
+                    entry.expires_at = self._monotonic() + ttl_s
+                except NoResponseError as error:
+                    entry.result, entry.error = None, error
+                    entry.expires_at = self._monotonic() + _ERROR_CACHE_S
+            if entry.error is not None:
+                raise entry.error
+            result: T = entry.result
+        return result
+
+    def clear(self) -> None:
+        """Forget everything, because the cluster was changed."""
+        with self._lock:
+            self._entries.clear()
+
+    def _evict(self) -> None:
+        now = self._monotonic()
+        if len(self._entries) >= _MOST_ENTRIES:
+            fresh = {key: entry for key, entry in self._entries.items() if entry.expires_at > now}
+            self._entries = fresh if len(fresh) < _MOST_ENTRIES else {}

@@ -1,0 +1,16 @@
+"""The pages of the console, one blueprint of Flask for each part.
+
+- `login`: login and logout
+- `overview`: the cluster and its brokers
+- `topics`: topics, partitions and configurations
+"""
+
+from typing import Final
+
+from flask import Blueprint
+
+from odradek.tools.console.pages.login import login
+from odradek.tools.console.pages.overview import overview
+from odradek.tools.console.pages.topics import topics
+
+PAGES: Final[tuple[Blueprint, ...]] = (login, overview, topics)

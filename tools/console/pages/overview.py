@@ -1,0 +1,40 @@
+"""The cluster and its brokers."""
+
+from flask import Blueprint
+
+from odradek.tools.console.console import get_console, render
+from odradek.tools.console.summaries import Disks, fetch_disks, fetch_summary
+from odradek.tools.kafka.cluster import RequestError
+from odradek.tools.kafka.configs import BROKER, fetch_configs
+
+DISKS_TTL_S = 10.0
+
+overview = Blueprint("overview", __name__)
+
+
+@overview.get("/")
+def show() -> str:
+    """Show the state of the cluster."""
+    console = get_console()
+    summary = console.read("summary", fetch_summary)
+    disks = console.read("disks", fetch_disks, DISKS_TTL_S)
+    unhealthy = [topic for topic in summary.topics if topic.offline or topic.under_replicated]
+    unhealthy.sort(key=lambda topic: (-topic.offline, -topic.under_replicated, topic.name))
+    return render("overview.html", summary=summary, disks=disks, unhealthy=unhealthy)
+
+
+@overview.get("/brokers/<int:broker_id>")
+def show_broker(broker_id: int) -> str:
+    """Show a broker, its disks and its configuration."""
+    console = get_console()
+    summary = console.read("summary", fetch_summary)
+    found = [broker for broker in summary.brokers if broker.id == broker_id]
+    if not found:
+        ids = ", ".join(str(broker.id) for broker in summary.brokers)
+        raise RequestError("BROKER_NOT_AVAILABLE", f"there is no broker {broker_id}; the brokers are {ids}")
+    resource = (BROKER, str(broker_id))
+    configs = console.read(resource, lambda cluster: fetch_configs(cluster, [resource])[resource])
+    disks = console.read("disks", fetch_disks, DISKS_TTL_S)
+    log_dirs = [log_dir for log_dir in disks.log_dirs if log_dir.broker == broker_id]
+    errors = {node: error for node, error in disks.errors.items() if node == broker_id}
+    return render("broker.html", broker=found[0], disks=Disks(log_dirs, errors), configs=configs)

@@ -1,0 +1,21 @@
+"""Settings of the console."""
+
+from typing import Final, NamedTuple
+
+DEFAULT_LISTEN: Final = "127.0.0.1:8080"
+ROWS_PER_PAGE: Final = 50
+
+
+class ConsoleSettings(NamedTuple):
+    """Options of `odradek console`.
+
+    password: required of users; None without a login
+    allows_changes: the pages that change the cluster are served
+    host_names: names besides IP addresses and localhost by which browsers may reach the console
+    cookie_suffix: distinguishes the cookies of several consoles on one host, which browsers share between ports
+    """
+
+    password: str | None = None
+    allows_changes: bool = False
+    host_names: frozenset[str] = frozenset()
+    cookie_suffix: str = ""

@@ -1,0 +1,140 @@
+"""Data of the pages about brokers and topics."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from odradek.tools.kafka.cluster import Cluster, RequestError, check
+from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.log_dirs import LogDir, fetch_log_dirs
+
+_NO_LEADER: Final = -1
+
+
+class Broker(NamedTuple):
+    """A broker with the number of the partitions that it leads and of its replicas."""
+
+    id: int
+    address: str
+    rack: str | None
+    is_controller: bool
+    is_fenced: bool
+    leaders: int
+    replicas: int
+
+
+class Topic(NamedTuple):
+    """A topic; `replication_factor` is that of its first partition."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    under_replicated: int
+    offline: int
+    is_internal: bool
+
+
+class ClusterSummary(NamedTuple):
+    """Brokers and topics, from one response."""
+
+    cluster_id: str | None
+    controller: int | None
+    brokers: list[Broker]
+    topics: list[Topic]
+
+    @property
+    def partitions(self) -> int:
+        """Return the number of partitions."""
+        return sum(topic.partitions for topic in self.topics)
+
+    @property
+    def under_replicated(self) -> int:
+        """Return the number of partitions with a replica that is not in sync."""
+        return sum(topic.under_replicated for topic in self.topics)
+
+    @property
+    def offline(self) -> int:
+        """Return the number of partitions without a leader."""
+        return sum(topic.offline for topic in self.topics)
+
+
+class Disks(NamedTuple):
+    """Log directories of the brokers that report them, and the errors of the others."""
+
+    log_dirs: list[LogDir]
+    errors: dict[int, str]
+
+    def sum_sizes(self) -> Mapping[str, int]:
+        """Return the size of all replicas of each topic."""
+        sizes: Counter[str] = Counter()
+        for log_dir in self.log_dirs:
+            for replica in log_dir.replicas:
+                sizes[replica.topic] += replica.size_bytes
+        return sizes
+
+
+def is_under_replicated(partition: MetadataResponsePartition) -> bool:
+    """Return whether a replica of a partition is not in sync."""
+    return len(partition.isr_nodes) < len(partition.replica_nodes)
+
+
+def fetch_summary(cluster: Cluster) -> ClusterSummary:
+    """Read brokers and topics."""
+    metadata = cluster.fetch_metadata()
+    leaders: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    for topic in metadata.topics:
+        for partition in topic.partitions:
+            leaders[partition.leader_id] += 1
+            replicas.update(partition.replica_nodes)
+    controller, fenced = metadata.controller_id, set()
+    addresses = {node.node_id: (f"{node.host}:{node.port}", node.rack) for node in metadata.brokers}
+    if cluster.any_broker().serves(DescribeClusterRequest):
+        described = cluster.ask(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
+        check(described.error_code, described.error_message)
+        controller = described.controller_id
+        for one in described.brokers:
+            addresses[one.broker_id] = (f"{one.host}:{one.port}", one.rack)
+            if one.is_fenced:
+                fenced.add(one.broker_id)
+    brokers = [
+        Broker(node, address, rack, node == controller, node in fenced, leaders[node], replicas[node])
+        for node, (address, rack) in sorted(addresses.items())
+    ]
+    topics = sorted(_summarize(topic) for topic in metadata.topics if topic.name is not None)
+    return ClusterSummary(metadata.cluster_id, controller if controller >= 0 else None, brokers, topics)
+
+
+def _summarize(topic: MetadataResponseTopic) -> Topic:
+    return Topic(
+        topic.name or "",
+        len(topic.partitions),
+        len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
+        sum(map(is_under_replicated, topic.partitions)),
+        sum(partition.leader_id == _NO_LEADER for partition in topic.partitions),
+        topic.is_internal,
+    )
+
+
+def fetch_disks(cluster: Cluster, topic: str | None = None) -> Disks:
+    """Read the log directories of all brokers, with the replicas of one topic or of all."""
+    partitions = None
+    if topic is not None:
+        [found] = cluster.fetch_topics([topic])
+        partitions = {topic: [partition.partition_index for partition in found.partitions]}
+    log_dirs: list[LogDir] = []
+    errors: dict[int, str] = {}
+    for broker in cluster.node_ids():
+        try:
+            log_dirs += fetch_log_dirs(cluster, [broker], partitions)
+        except (RequestError, NoResponseError) as error:
+            errors[broker] = str(error)
+    return Disks(log_dirs, errors)
+
+
+def is_missing(topic: MetadataResponseTopic) -> bool:
+    """Return whether a topic in a response does not exist."""
+    return topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -1,0 +1,138 @@
+import threading
+
+import pytest
+
+from odradek.tools.console.cluster_pool import CACHE_S, MOST_CONCURRENT, BusyError, Cache, ClusterPool
+from odradek.tools.kafka.cluster import RequestError
+from odradek.tools.kafka.connection_errors import NoResponseError
+
+
+class FakeCluster:
+    def __init__(self):
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
+
+
+class Fixture:
+    def __init__(self, busy_after_s=0.0):
+        self.now = 0.0
+        self.made = []
+        self.pool = ClusterPool(self.make, lambda: self.now, busy_after_s)
+
+    def make(self):
+        self.made.append(FakeCluster())
+        return self.made[-1]
+
+
+def test_connections_are_used_again_for_a_minute():
+    it = Fixture()
+    it.pool.run(lambda cluster: None)
+    [first] = it.made
+    it.pool.run(lambda cluster: None)
+    assert it.made == [first]
+    it.now = 61.0
+    it.pool.run(lambda cluster: None)
+    assert len(it.made) == 2 and first.is_closed
+
+
+def test_a_read_is_repeated_with_a_new_connection_only_if_an_old_one_failed():
+    it = Fixture()
+    used = []
+
+    def work(cluster):
+        used.append(cluster)
+        if len(used) == 2:
+            raise NoResponseError("closed")
+        return "done"
+
+    assert it.pool.run(work) == "done"
+    assert it.pool.run(work) == "done"
+    assert len(used) == 3 and used[0] is used[1] is not used[2] and used[0].is_closed
+
+    def fail(cluster):
+        used.append(cluster)
+        raise NoResponseError("closed")
+
+    used.clear()
+    with pytest.raises(NoResponseError):
+        it.pool.run(fail, is_change=True)
+    assert len(used) == 1
+
+
+def test_a_refused_request_keeps_the_connection():
+    it = Fixture()
+
+    def refuse(cluster):
+        raise RequestError("INVALID_CONFIG", "no")
+
+    with pytest.raises(RequestError):
+        it.pool.run(refuse)
+    it.pool.run(lambda cluster: cluster)
+    assert len(it.made) == 1 and not it.made[0].is_closed
+
+
+def test_work_is_bounded():
+    it = Fixture()
+    entered, leave = threading.Barrier(MOST_CONCURRENT + 1), threading.Event()
+
+    def wait(cluster):
+        entered.wait()
+        leave.wait()
+
+    threads = [threading.Thread(target=it.pool.run, args=(wait,)) for _ in range(MOST_CONCURRENT)]
+    for thread in threads:
+        thread.start()
+    entered.wait()
+    with pytest.raises(BusyError):
+        it.pool.run(lambda cluster: None)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    it.pool.run(lambda cluster: None)
+
+
+def test_results_are_cached_for_some_seconds_and_errors_for_one():
+    now = [0.0]
+    cache = Cache(lambda: now[0])
+    results = iter(range(10))
+    assert [cache.get("key", lambda: next(results)) for _ in range(3)] == [0, 0, 0]
+    now[0] += CACHE_S
+    assert cache.get("key", lambda: next(results)) == 1
+    cache.clear()
+    assert cache.get("key", lambda: next(results)) == 2
+    calls = []
+
+    def fail():
+        calls.append(now[0])
+        raise NoResponseError("down")
+
+    for _ in range(3):
+        with pytest.raises(NoResponseError):
+            cache.get("other", fail)
+    assert len(calls) == 1
+    now[0] += 1.0
+    assert cache.get("other", lambda: "up") == "up"
+
+
+def test_concurrent_callers_wait_for_the_first_one():
+    cache = Cache(lambda: 0.0)
+    loading, finish = threading.Event(), threading.Event()
+    calls, results = [], []
+
+    def load():
+        calls.append(1)
+        loading.set()
+        finish.wait()
+        return "loaded"
+
+    threads = [threading.Thread(target=lambda: results.append(cache.get("key", load))) for _ in range(3)]
+    threads[0].start()
+    loading.wait()
+    for thread in threads[1:]:
+        thread.start()
+    finish.set()
+    for thread in threads:
+        thread.join()
+    assert (results, len(calls)) == (["loaded"] * 3, 1)
