@@ -1,0 +1,18 @@
+import pytest
+
+from odradek.tools.cli.main import main
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0:0 is reachable from other machines and requires --password-file"),
+        (["--listen", "8080"], "--listen 8080 is not host:port"),
+        (["--listen", "localhost:99999"], "--listen localhost:99999 is not host:port"),
+        (["--password-file", "/nonexistent"], "--password-file /nonexistent: No such file or directory"),
+        (["--password-file", "/dev/null"], "--password-file /dev/null is empty"),
+    ],
+)
+def test_invalid_options(capsys, arguments, message):
+    assert main(["console", *arguments]) == 2
+    assert capsys.readouterr().err == f"odradek: {message}\n"
