@@ -5,20 +5,25 @@ and none of its steps more than a few tenths of a millisecond.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IPushProducer
 from twisted.internet.protocol import Factory
 from twisted.internet.task import SchedulerStopped
 from twisted.protocols.policies import WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
+from zope.interface import implementer
 
 from odradek.server.config import Listener
 from odradek.server.listeners import open_port
+from odradek.server.metrics.declaration import Family
 from odradek.server.metrics.exposition import CONTENT_TYPE, write_families
 from odradek.server.metrics.view import BrokerView
+from odradek.server.work.slices import Work
 
 logger = logging.getLogger(__name__)
 
@@ -106,23 +111,65 @@ class _Metrics(Resource):
             return b"too many scrapes at the same time\n"
         request.setHeader(b"content-type", CONTENT_TYPE)
         self._scrapes += 1
-        is_gone: list[object] = []
-        request.notifyFinish().addBoth(is_gone.append)
-
-        def write(data: bytes) -> None:
-            if not is_gone:
-                request.write(data)
-
-        scrape = self._view.slices.run_later(write_families(self._view.collect(), write))
-        scrape.addBoth(self._end, request, is_gone)
+        response = _PacedResponse(request)
+        scrape = self._view.slices.run_later(response.write_all(self._view.collect()))
+        scrape.addBoth(self._end, response)
         return NOT_DONE_YET
 
-    def _end(self, outcome: Failure | None, request: Request, is_gone: list[object]) -> None:
+    def _end(self, outcome: Failure | None, response: "_PacedResponse") -> None:
         self._scrapes -= 1
-        if isinstance(outcome, Failure):
-            if not outcome.check(SchedulerStopped):
-                logger.error("a scrape failed; please report it", exc_info=outcome.value)
-            if not is_gone:
-                _abort(request.transport)
-        elif not is_gone:
-            request.finish()
+        if not isinstance(outcome, Failure):
+            response.finish()
+            return
+        if not outcome.check(SchedulerStopped):
+            logger.error("a scrape failed; please report it", exc_info=outcome.value)
+        response.abort()
+
+
+@implementer(IPushProducer)
+class _PacedResponse:
+    """A response that is made as fast as the client reads it.
+
+    Otherwise Twisted would keep some megabytes, and copy them with each part that is sent.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._is_gone = False
+        self._room: Deferred[None] | None = None
+        request.notifyFinish().addErrback(lambda _: self.stopProducing())
+        request.registerProducer(self, True)
+
+    def write_all(self, families: Iterable[Family | None]) -> Work[None]:
+        """Write families in steps. It ends early if the client has left."""
+        for _ in write_families(families, self._request.write):
+            if self._is_gone:
+                return
+            yield self._room
+
+    def finish(self) -> None:
+        """End the response."""
+        if not self._is_gone:
+            self._request.unregisterProducer()
+            self._request.finish()
+
+    def abort(self) -> None:
+        """Close the connection: the response is not complete."""
+        if not self._is_gone:
+            _abort(self._request.transport)
+
+    def pauseProducing(self) -> None:
+        """Twisted: the client does not read at present."""
+        if self._room is None:
+            self._room = Deferred()
+
+    def resumeProducing(self) -> None:
+        """Twisted: all that was written is sent."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.callback(None)
+
+    def stopProducing(self) -> None:
+        """Twisted: the client has left."""
+        self._is_gone = True
+        self.resumeProducing()
