@@ -13,6 +13,10 @@ The time of a throttled client is not a part of the total, as in Kafka since KIP
 Connections make an entry for each request that has a response. The entries of an iteration are counted together after
 its responses are sent, with one reading of the clock. All times in seconds; the connection and the scheduler read the
 clock for other purposes as well. Nothing is measured while no one uses the times.
+
+Every request is counted. Of the requests of a busy broker, `MEASURED` in each `REFILL_S` are measured, which takes some
+2 us for each, and those that follow a request of another API on their connection. While slow requests are logged, all
+are measured.
 """
 
 import math
@@ -25,17 +29,28 @@ from odradek.log.background.histogram import BUCKETS_PER_ROOT, WINDOW_S, Histogr
 from odradek.protocol.codec_source import Buffer
 from odradek.server.work.clock import IterationEnd
 
+MEASURED: Final = 100
+REFILL_S: Final = 0.1
+
 FETCH_KEY: Final = 1
 FOLLOWER: Final = b"f"
 """Suffix of the code of a follower's fetch."""
 
 
 class ApiTimes:
-    """The stage times of one API: of all versions, or of a kind of fetches."""
+    """The stage times of one API and version; a follower's fetches are apart from others.
 
-    __slots__ = ("local", "queue", "remote", "response_queue", "send", "throttle", "total")
+    code: the bytes of API key and version in the header, for a follower's fetches with another byte
+    unmeasured: the number of requests that are not in the histograms
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "code", "local", "queue", "remote", "response_queue", "send", "throttle", "total", "unmeasured",
+    )  # fmt: skip
+
+    def __init__(self, code: bytes) -> None:
+        self.code = code
+        self.unmeasured = 0
         self.total = Histogram()
         self.queue = Histogram()
         self.local = Histogram()
@@ -46,7 +61,14 @@ class ApiTimes:
 
     def histograms(self) -> Iterable[Histogram]:
         """All stages."""
-        return (getattr(self, name) for name in self.__slots__)
+        return (
+            self.total, self.queue, self.local, self.remote, self.throttle, self.response_queue, self.send,
+        )  # fmt: skip
+
+    @property
+    def count(self) -> int:
+        """The number of requests."""
+        return self.total.count + self.unmeasured
 
 
 class Context(Protocol):
@@ -73,31 +95,28 @@ class Transport(Protocol):
     def writer(self) -> Writer: ...
 
 
-BegunRequest = tuple[bytes, float, float, float]
-"""A request that waits: API key and version as in its header, time in the request queue, local time, and the time at
-which the wait began."""
+BegunRequest = tuple[ApiTimes, float, float, float]
+"""A request that waits: times of its API, its time in the request queue, its local time, and the begin of the wait."""
 
-_UNMEASURED: Final[BegunRequest] = (b"\xff\xff\xff\xff", 0.0, 0.0, 0.0)
-"""A request of which the beginning was not measured; no API has this code."""
-
-EndedRequest = tuple["ConnectionTimes", bytes, float, float, float, float]
-"""A request whose response is ready: its connection, API key and version, times in the request queue, local and remote,
-and the time at which the response was ready. A plain tuple, because there is one for each request."""
+EndedRequest = tuple["ConnectionTimes", ApiTimes, float, float, float, float]
+"""A request whose response is ready: its connection, times of its API, its own times in the request queue, local and
+remote, and the time at which the response was ready. A plain tuple, because there is one for each measured request."""
 
 
 class RequestTimes:
     """The stage times of all requests of a broker.
 
-    by_code: by the bytes of API key and version in the header; those of followers' fetches have another byte
+    by_code: of all APIs and versions that were used, by `ApiTimes.code`
     others: histograms of other durations with the same windows
     is_served: returns whether an API key and version are served, because clients may send any
     iteration_end: of the reactor; requests are counted after the responses of the iteration
+    rest, refill_s: the number of requests that may be measured until the time `refill_s`
     on_slow: called for a request with a total of `slow_s` or more, and the times of its response queue and its sending
     """
 
     __slots__ = (
         "_clock", "_ended", "_is_last", "_iteration_end", "_window_end_s", "by_code", "is_served", "on_slow",
-        "others", "slow_s",
+        "others", "refill_s", "rest", "slow_s",
     )  # fmt: skip
 
     def __init__(
@@ -111,8 +130,26 @@ class RequestTimes:
         self.by_code: dict[bytes, ApiTimes] = {}
         self.others: list[Histogram] = []
         self.is_served = is_served
+        self.rest: float = MEASURED
+        self.refill_s = clock() + REFILL_S
         self.slow_s = math.inf
         self.on_slow: Callable[[EndedRequest, float, float], None] | None = None
+
+    def refill(self, now_s: float) -> None:
+        """Allow further requests to be measured."""
+        self.rest = MEASURED if self.on_slow is None else math.inf
+        self.refill_s = now_s + REFILL_S
+
+    def find(self, code: bytes, *, is_follower: bool) -> ApiTimes:
+        """Return the times of an API and version; of one that is not served, which is any number, unused ones."""
+        if is_follower and code[1] == FETCH_KEY:
+            code += FOLLOWER
+        found = self.by_code.get(code)
+        if found is None:
+            found = ApiTimes(code)
+            if self.is_served(int.from_bytes(code[:4], "big")):
+                self.by_code[code] = found
+        return found
 
     def end(self, request: EndedRequest) -> None:
         """Add a request whose response is about to be sent."""
@@ -153,12 +190,6 @@ class RequestTimes:
         for request, since_s in sending:
             self._record(request, since_s - request[5], now_s - since_s)
 
-    def count_throttle(self, code: bytes, throttle_s: float) -> None:
-        """Count the time for which a client is throttled after a request."""
-        found = self.by_code.get(code)
-        if found is not None:
-            found.throttle.record(throttle_s)
-
     def begin_window(self, now_s: float) -> None:
         """Begin the next window of all histograms."""
         self._window_end_s = now_s + WINDOW_S
@@ -166,14 +197,7 @@ class RequestTimes:
             histogram.begin_window()
 
     def _record(self, request: EndedRequest, response_queue_s: float, send_s: float) -> None:
-        times, code, queue_s, local_s, remote_s, _ = request
-        if code[1] == FETCH_KEY and times.context.is_follower:
-            code += FOLLOWER
-        found = self.by_code.get(code)
-        if found is None:
-            if not self.is_served(int.from_bytes(code[:4], "big")):
-                return
-            found = self.by_code[code] = ApiTimes()
+        _, found, queue_s, local_s, remote_s, _ = request
         total_s = queue_s + local_s + remote_s + response_queue_s + send_s
         # `Histogram.record`, inline. A stage of 0 is not counted here: most requests have no wait.
         found.total.recent[int(total_s**0.25 * BUCKETS_PER_ROOT)] += 1
@@ -193,20 +217,23 @@ class ConnectionTimes:
     """The times of the requests of one connection, in the order of the requests.
 
     context, transport: those of the connection
-    last_code: API key and version of the last request
     sending: requests whose responses the socket has not accepted, and since when
     """
 
-    __slots__ = ("_appended", "_arrivals", "_arrived_s", "_times", "context", "last_code", "sending", "transport")
+    __slots__ = (
+        "_appended", "_arrivals", "_arrived_s", "_last", "_last_code", "_times", "context", "sending", "transport",
+    )  # fmt: skip
 
     def __init__(self, times: RequestTimes, context: Context, transport: Transport) -> None:
         self._times = times
         self._arrivals: deque[float] = deque()
         self._arrived_s = math.inf
-        self._appended: deque[BegunRequest] = deque()
+        self._appended: deque[BegunRequest | None] = deque()
+        # API key and version of the last request, and their times.
+        self._last_code = b""
+        self._last = ApiTimes(b"")
         self.context = context
         self.transport = transport
-        self.last_code = b""
         self.sending: list[tuple[EndedRequest, float]] = []
 
     def arrive(self, count: int, now_s: float) -> None:
@@ -216,7 +243,7 @@ class ConnectionTimes:
     def adopt(self, waiting_count: int, appended_count: int, now_s: float) -> None:
         """Add the requests that a connection has when the measurement begins. Appended ones are not counted."""
         self.arrive(waiting_count, now_s)
-        self._appended.extend([_UNMEASURED] * appended_count)
+        self._appended.extend([None] * appended_count)
 
     def take(self) -> None:
         """Take the next request that waits; it is about to be begun."""
@@ -231,27 +258,40 @@ class ConnectionTimes:
         """Drop the requests that wait."""
         self._arrivals.clear()
 
-    def begin(self, frame: Buffer, began_s: float, ended_s: float) -> BegunRequest:
-        """Return the times of a request that was begun at `began_s`, and whose handler has returned."""
+    def begin(self, frame: Buffer, began_s: float, ended_s: float) -> BegunRequest | None:
+        """Return the times of a request that was begun at `began_s`, and whose handler has returned.
+
+        None if it is only counted.
+        """
         arrived_s, self._arrived_s = self._arrived_s, math.inf
-        self.last_code = code = bytes(frame[4:8])
-        return code, (began_s - arrived_s if arrived_s < began_s else 0.0), ended_s - began_s, ended_s
+        code, times = frame[4:8], self._times
+        if code == self._last_code:
+            if times.rest <= 0 and ended_s < times.refill_s:
+                self._last.unmeasured += 1
+                return None
+        else:
+            self._last_code = bytes(code)
+            self._last = times.find(self._last_code, is_follower=self.context.is_follower)
+        if ended_s >= times.refill_s:
+            times.refill(ended_s)
+        times.rest -= 1
+        return self._last, (began_s - arrived_s if arrived_s < began_s else 0.0), ended_s - began_s, ended_s
 
     def respond(self, begun: BegunRequest) -> None:
         """End a request that had its response when its handler returned."""
-        code, queue_s, local_s, ended_s = begun
-        self._times.end((self, code, queue_s, local_s, 0.0, ended_s))
+        api, queue_s, local_s, ended_s = begun
+        self._times.end((self, api, queue_s, local_s, 0.0, ended_s))
 
     def end_wait(self, begun: BegunRequest, now_s: float) -> None:
         """End a request whose response is ready after a wait."""
-        code, queue_s, local_s, ended_s = begun
-        self._times.end((self, code, queue_s, local_s, now_s - ended_s, now_s))
+        api, queue_s, local_s, ended_s = begun
+        self._times.end((self, api, queue_s, local_s, now_s - ended_s, now_s))
 
-    def append(self, begun: BegunRequest) -> None:
+    def append(self, begun: BegunRequest | None) -> None:
         """Add a request whose batch is appended while an earlier request waits."""
         self._appended.append(begun)
 
-    def take_appended(self) -> BegunRequest:
+    def take_appended(self) -> BegunRequest | None:
         """Take the first request of `append`, whose response is in turn."""
         return self._appended.popleft()
 
@@ -268,4 +308,4 @@ class ConnectionTimes:
 
     def throttle(self, throttle_ms: int) -> None:
         """Count the time for which the client is throttled."""
-        self._times.count_throttle(self.last_code, throttle_ms / 1000)
+        self._last.throttle.record(throttle_ms / 1000)

@@ -49,7 +49,7 @@ def collect_requests(times: RequestTimes, errors: ResponseErrors) -> Collected:
         by_name[name].append(found)
         if code[1] == FETCH_KEY:
             by_name[_FETCH_NAMES[code[4:]]].append(found)
-        counts[name, version] += found.total.count
+        counts[name, version] += found.count
     yield Family(REQUESTS, [(labels(request=name, version=version), n) for (name, version), n in counts.items()])
     produces = sum(n for (name, _), n in counts.items() if name == APIS[PRODUCE_KEY].name)
     yield Family(ERRORS, _error_samples(errors, produces))
@@ -74,7 +74,7 @@ def _error_samples(errors: ResponseErrors, produces: int) -> Iterator[Sample]:
 
 def _count(found: Iterable[ApiTimes]) -> int:
     """Return the number of requests of several versions; as in Kafka each has a time in every stage."""
-    return sum(times.total.count for times in found)
+    return sum(times.count for times in found)
 
 
 def _find_recent(found: Iterable[ApiTimes], attribute: str) -> Mapping[int, int]:

@@ -329,10 +329,11 @@ class Connection:
         self._scheduler.end_request(self, frame)
         if self._times is not None:
             begun = self._times.begin(frame, began_s, self._scheduler.ended_s)
-            if self.in_progress is None:
-                self._times.respond(begun)
-            else:
-                self.in_progress.begun = begun
+            if begun is not None:
+                if self.in_progress is None:
+                    self._times.respond(begun)
+                else:
+                    self.in_progress.begun = begun
 
     def _mute(self) -> None:
         """Begin no request for the throttle time of the last response (KIP-219).
@@ -415,7 +416,7 @@ class Connection:
             self._send(self._pipeline.encode(waiting.api, waiting.correlation_id, outcome))
         else:
             self._send(self._pipeline.finish(outcome, waiting))
-        if self._times is not None and waiting.begun is not None:
+        if self._times is not None:
             self._continue(self._times, waiting.begun)
         if self._appended:
             self._send_appended()
@@ -429,8 +430,10 @@ class Connection:
             if self._times is not None:
                 self._continue(self._times, self._times.take_appended())
 
-    def _continue(self, times: ConnectionTimes, begun: BegunRequest) -> None:
+    def _continue(self, times: ConnectionTimes, begun: BegunRequest | None) -> None:
         """End the times of a request that has waited, or keep them while its response is encoded in slices."""
+        if begun is None:
+            return
         if self.in_progress is None:
             times.end_wait(begun, self._dispatch.services.reactor.seconds())
         else:

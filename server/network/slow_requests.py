@@ -54,9 +54,9 @@ class SlowRequests:
             connection.measure()
 
     def _on_slow(self, request: EndedRequest, response_queue_s: float, send_s: float) -> None:
-        connection, code, queue_s, local_s, remote_s, _ = request
+        connection, api, queue_s, local_s, remote_s, _ = request
         context = connection.context
         assert isinstance(context, RequestContext)
-        key, version = split_api_code(int.from_bytes(code, "big"))
+        key, version = split_api_code(int.from_bytes(api.code[:4], "big"))
         times = StageTimes(queue_s, local_s, remote_s, response_queue_s, send_s)
         self._log.record(self._dispatch.find_name(key), version, context, times)

@@ -7,6 +7,8 @@ import pytest
 from odradek.log.background.histogram import WINDOW_S, WINDOWS, Histogram, quantiles
 from odradek.server.measurements.request_times import (
     FOLLOWER,
+    MEASURED,
+    REFILL_S,
     ConnectionTimes,
     RequestTimes,
 )
@@ -87,7 +89,7 @@ def test_the_stages_of_a_request_add_up(one):
     one.now_s += 0.001
     one.writer.is_idle = False
     one.times.count()
-    assert not one.times.by_code, "the socket has not accepted the response"
+    assert not one.total().count, "the socket has not accepted the response"
     one.now_s += 0.03
     one.connection.drained()
     times = one.times.by_code[PRODUCE_9]
@@ -120,8 +122,7 @@ def test_a_request_that_did_not_wait_has_no_time_in_the_queue(one):
 
 def test_fetches_of_followers_are_counted_apart(one):
     one.connection.respond(one.begin(FETCH_12))
-    one.times.count()
-    one.context.is_follower = True
+    one.connection = ConnectionTimes(one.times, SimpleNamespace(is_follower=True), SimpleNamespace(writer=one.writer))
     one.connection.respond(one.begin(FETCH_12))
     one.times.count()
     assert one.total(FETCH_12).count == one.total(FETCH_12 + FOLLOWER).count == 1
@@ -175,7 +176,7 @@ def test_a_slow_request_is_reported_with_its_stages(one):
     one.connection.respond(one.begin(local_s=0.2))
     one.times.count()
     ((request, response_queue_s, send_s),) = slow
-    assert request[:2] == (one.connection, PRODUCE_9)
+    assert (request[0], request[1].code) == (one.connection, PRODUCE_9)
     assert request[3] == pytest.approx(0.2)
     assert (response_queue_s, send_s) == (0.0, 0.0)
 
@@ -185,3 +186,45 @@ def test_the_throttle_time_belongs_to_the_last_request(one):
     one.times.count()
     one.connection.throttle(250)
     assert median(one.times.by_code[PRODUCE_9].throttle) == pytest.approx(0.25, rel=0.1)
+
+
+def test_all_requests_of_a_busy_broker_are_counted_and_some_measured(one):
+    one.now_s += REFILL_S
+    begun = [one.begin(local_s=1e-6) for _ in range(3 * MEASURED)]
+    assert sum(times is not None for times in begun) == MEASURED
+    for times in filter(None, begun):
+        one.connection.respond(times)
+    one.times.count()
+    assert one.times.by_code[PRODUCE_9].count == 3 * MEASURED
+    assert one.total().count == MEASURED
+    one.now_s += REFILL_S
+    assert one.begin() is not None
+
+
+def test_a_request_of_another_api_is_measured(one):
+    one.times.rest = 0
+    assert one.begin() is not None
+    assert one.begin() is None
+    assert one.begin(FETCH_12) is not None
+    assert one.begin(FETCH_12) is None
+    assert one.times.by_code[PRODUCE_9].unmeasured == one.times.by_code[FETCH_12].unmeasured == 1
+
+
+def test_all_requests_are_measured_while_slow_ones_are_logged(one):
+    one.times.on_slow = lambda *arguments: None
+    one.now_s += REFILL_S
+    assert all(one.begin(local_s=1e-6) is not None for _ in range(3 * MEASURED))
+
+
+def test_a_request_that_is_only_counted_leaves_no_arrival_behind(one):
+    one.connection.respond(one.begin())
+    one.times.rest = 0
+    one.connection.arrive(1, one.now_s)
+    one.now_s += 5.0
+    one.times.refill_s = one.now_s + 1.0
+    one.connection.take()
+    assert one.begin() is None
+    one.times.rest = 1
+    one.connection.respond(one.begin())
+    one.times.count()
+    assert not one.times.by_code[PRODUCE_9].queue.count
