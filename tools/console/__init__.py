@@ -7,6 +7,7 @@
 - `formats`: texts of numbers and times
 - `paging`: search, order and pages of tables
 - `summaries`: data of brokers and topics
+- `records`: records, read in bounded steps and decoded
 - `pages`: the pages; `templates` and `static` have their HTML, style and script
 - `app`: checks of each request, errors
 - `server`: the web server

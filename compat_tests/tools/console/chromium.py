@@ -21,7 +21,7 @@ class ScriptError(Exception):
 class Chromium:
     """A browser with one page; a context manager.
 
-    messages: errors in the console of the page, such as violations of its Content-Security-Policy
+    messages: errors in the console since a page was opened, such as violations of its Content-Security-Policy
     """
 
     def __init__(self) -> None:
@@ -84,6 +84,7 @@ class Chromium:
     def open(self, url: str) -> None:
         """Load a page."""
         self._loaded = False
+        self.messages.clear()
         failure = self.send("Page.navigate", url=url).get("errorText")
         assert failure is None, failure
         self.wait_for_load()

@@ -1,8 +1,15 @@
 """Pages of the console over HTTP, compared with what other clients report."""
 
+import json
+import re
+from html import unescape
+
 import pytest
+from confluent_kafka import Consumer, Producer
 
 from compat_tests.tools.eventually import eventually
+
+SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 
 pytestmark = [pytest.mark.side_by_side]
 
@@ -31,3 +38,69 @@ def test_cluster_brokers_and_topics(console, admin, odradek, unique):
     missing = console.get(f"/topics/{unique}x", 404)
     assert "UNKNOWN_TOPIC_OR_PARTITION" in missing.text and f"did you mean {unique}" in missing.text
     assert console.get("/topics/%3Cscript%3E", 404).text.count("<script") == 1
+
+
+def test_records_are_listed_searched_and_downloaded(console, broker, odradek, unique):
+    odradek("topic", "create", unique, "--partitions", "2", "--config", "max.message.bytes=8000000")
+    large = json.dumps({"large": "x" * 5_000_000}).encode()
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 8_000_000})
+    for index in range(60):
+        producer.produce(
+            unique, f"value {index}", f"key-{index}", index % 2, timestamp=1000 + index, headers={"trace": b"abc"}
+        )
+    producer.produce(unique, SCRIPT, b"\x00\xff", 0, timestamp=2000)
+    producer.produce(unique, large, "large", 1, timestamp=2001)
+    producer.flush()
+
+    path = f"/topics/{unique}/records"
+    newest = console.get(path)
+    assert len(newest.content) < 200_000
+    assert [row[0] for row in newest.rows[1:4]] == ["1:30", "0:30", "1:29"]
+    assert newest.rows[1][-1] == "4.77 MiB"
+    assert "<script>alert" not in newest.text and "&lt;script&gt;alert(1)&lt;/script&gt;" in newest.text
+    [older] = re.findall(r'rel="next" href="([^"]*)"', newest.text)
+    assert [row[0] for row in console.get(path + unescape(older)).rows[1:]][-1] == "0:0"
+    found = console.get(f"{path}?position=oldest&filter=key-1").rows[1:]
+    assert {row[2] for row in found} == {"key-1", *(f"key-{index}" for index in range(10, 20))}
+    at_time = console.get(f"{path}?position=time&at=1970-01-01T00:00:01.050&partition=0").rows
+    assert (at_time[-1][0], at_time[-1][1]) == ("0:25", "1970-01-01 00:00:01.050")
+    assert "is not an offset" in console.get(f"{path}?position=offset&at=x").text
+
+    assert "trace abc" in " ".join(re.sub(r"<[^>]*>", " ", console.get(f"{path}/0/3").text).split())
+    whole = console.get(f"{path}/1/30")
+    assert len(whole.content) < 500_000 and "Shortened" in whole.text
+    assert console.get(f"{path}/1/30/value").content == large
+    assert console.get(f"{path}/0/30/key").content == b"\x00\xff"
+    assert console.get(f"{path}/0/31", 404) and console.get(f"{path}/7/0", 404)
+
+    new = json.loads(console.get(f"/topics/{unique}/tail/records?after=0:29,1:31").text)
+    assert (new["count"], new["after"]) == (2, "0:31,1:31")
+
+
+def test_groups(console, broker, odradek, topic, unique):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for index in range(9):
+        producer.produce(topic, str(index))
+    producer.flush()
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": f"{unique}/?", "client.id": "reader"}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+    try:
+        consumer.subscribe([topic])
+        messages = consumer.consume(9, 30)
+        consumer.commit(message=messages[3], asynchronous=False)
+        listed = console.get(f"/groups?search={unique}")
+        assert listed.find_row(f"{unique}/?") == [f"{unique}/?", "Stable", "classic", "1", "5", listed.rows[1][-1]]
+        [path] = re.findall(r'href="(/group\?[^"]*)"', listed.text)
+        shown = console.get(unescape(path))
+        assert shown.find_row("reader")[-1] == "1"
+        assert shown.find_row(topic) == [topic, "0", "4", "9", "5", "reader"]
+    finally:
+        consumer.close()
+    assert "did you mean" in console.get(f"/group?name={unique}/", 404).text
+
+
+def test_a_cluster_that_does_not_answer(start_console):
+    console = start_console("127.0.0.1:1")
+    page = console.get("/topics", 502)
+    assert "127.0.0.1:1" in page.text and "is the broker running" in page.text
+    assert console.get("/login").status == 200

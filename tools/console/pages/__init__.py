@@ -3,14 +3,18 @@
 - `login`: login and logout
 - `overview`: the cluster and its brokers
 - `topics`: topics, partitions and configurations
+- `records`: records of a topic, downloads, the live tail
+- `groups`: groups with members and lag
 """
 
 from typing import Final
 
 from flask import Blueprint
 
+from odradek.tools.console.pages.groups import groups
 from odradek.tools.console.pages.login import login
 from odradek.tools.console.pages.overview import overview
+from odradek.tools.console.pages.records import records
 from odradek.tools.console.pages.topics import topics
 
-PAGES: Final[tuple[Blueprint, ...]] = (login, overview, topics)
+PAGES: Final[tuple[Blueprint, ...]] = (login, overview, topics, records, groups)

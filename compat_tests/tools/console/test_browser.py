@@ -1,0 +1,59 @@
+"""The console in headless Chromium."""
+
+import pytest
+from confluent_kafka import Producer
+
+from compat_tests.clients.common import wait_until
+
+pytestmark = [pytest.mark.side_by_side]
+
+SCRIPT = "<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+
+
+def test_record_contents_are_text_and_the_tail_follows(browser, console, broker, topic):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, SCRIPT, SCRIPT)
+    producer.flush()
+    browser.resize(390, 844, is_dark=True)
+    browser.open(f"{console.url}/topics/{topic}/records")
+    assert browser.run("document.querySelector('td.key').textContent") == SCRIPT
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    browser.run("document.querySelector('summary').click()")
+    assert browser.run("document.querySelector('details pre').textContent") == SCRIPT
+    browser.submit("document.querySelector('td a').click()")
+    assert browser.run("document.querySelectorAll('main img, main script').length") == 0
+
+    browser.open(f"{console.url}/topics/{topic}/tail")
+    producer.produce(topic, SCRIPT, "second")
+    producer.flush()
+    wait_until(lambda: browser.run("document.querySelectorAll('#tail tr').length") == 1)
+    assert browser.run("document.querySelector('#tail td.key').textContent") == "second"
+    assert browser.run("document.title").startswith("Live tail")
+    assert browser.messages == []
+
+
+def test_the_console_is_usable_by_keyboard(browser, console, topic):
+    browser.resize(1200, 800)
+    browser.open(f"{console.url}/topics")
+
+    def press(key, text=""):
+        for kind in ("keyDown", "keyUp"):
+            browser.send("Input.dispatchKeyEvent", type=kind, key=key, code=key, text=text if kind == "keyDown" else "")
+
+    browser.send("Input.dispatchKeyEvent", type="rawKeyDown", key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    assert browser.run("document.activeElement.className") == "skip"
+    assert browser.run("document.activeElement.getBoundingClientRect().left >= 0")
+    press("/", "/")
+    assert browser.run("document.activeElement.name") == "search"
+    browser.send("Input.insertText", text=topic)
+    browser.submit("document.activeElement.form.requestSubmit()")
+    assert browser.run("document.querySelector('tbody th a').textContent") == topic
+    assert browser.messages == []
+
+
+def test_a_page_of_another_site_cannot_use_the_console(browser, console):
+    browser.open(f"data:text/html,<form method=post action='{console.url}/logout'></form>")
+    fetched = f"fetch('{console.url}/topics', {{mode: 'no-cors'}}).then(() => 'answered', () => 'refused')"
+    assert browser.run(fetched) == "refused"
+    browser.submit("document.forms[0].submit()")
+    assert browser.run("document.querySelector('h1').textContent") == "Cross-site request"

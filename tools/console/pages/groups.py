@@ -1,0 +1,78 @@
+"""Consumer groups."""
+
+from typing import Any, NamedTuple
+
+from flask import Blueprint, request
+
+from odradek.tools.console.console import get_arguments, get_console, render
+from odradek.tools.console.paging import read_view, select
+from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.groups import (
+    Group,
+    ListedGroup,
+    PartitionLag,
+    compute_lags,
+    describe_groups,
+    exists,
+    list_groups,
+    unknown_group,
+)
+
+groups = Blueprint("groups", __name__)
+
+_COLUMNS = ("name", "state", "type", "coordinator")
+
+
+class GroupLag(NamedTuple):
+    """A group with its partitions."""
+
+    group: Group
+    partitions: list[PartitionLag]
+
+    @property
+    def lag(self) -> int | None:
+        """Return the records that the group has not consumed; None without committed offsets."""
+        lags = [one.lag for one in self.partitions if one.lag is not None]
+        return sum(lags) if lags else None
+
+
+@groups.get("/groups")
+def show_list() -> str:
+    """List the groups, with the lag of those on the page."""
+    console = get_console()
+    listed = console.read("groups", list_groups)
+    keys: dict[str, Any] = {
+        "name": lambda one: one.group,
+        "state": lambda one: one.state,
+        "type": lambda one: one.type,
+        "coordinator": lambda one: one.coordinator,
+    }
+    shown = select(listed, read_view(get_arguments(), _COLUMNS), keys, _get_name)
+    names = tuple(one.group for one in shown.rows)
+    lags = console.read(("lags", names), lambda cluster: fetch_groups(cluster, names)) if names else {}
+    return render("groups.html", shown=shown, lags=lags)
+
+
+def _get_name(group: ListedGroup) -> str:
+    return group.group
+
+
+@groups.get("/group")
+def show_group() -> str:
+    """Show a group. Its name is an argument, because it may contain any characters."""
+    name = request.args.get("name", "")
+
+    def work(cluster: Cluster) -> GroupLag:
+        found = fetch_groups(cluster, [name])[name]
+        if not exists(found.group):
+            raise unknown_group(cluster, name)
+        return found
+
+    return render("group.html", found=get_console().read(("group", name), work))
+
+
+def fetch_groups(cluster: Cluster, names: Any) -> dict[str, GroupLag]:
+    """Return groups by name."""
+    described = describe_groups(cluster, list(names))
+    lags = compute_lags(cluster, described)
+    return {group.group: GroupLag(group, lags[group.group]) for group in described}

@@ -1,0 +1,195 @@
+"""Records of a topic: lists, single records, downloads and the live tail."""
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from flask import Blueprint, Response, jsonify, request
+
+from odradek.protocol.batches.record_reader import Record
+from odradek.tools.console.console import get_arguments, get_console, render
+from odradek.tools.console.records.decoding import WHOLE_CHARACTERS, show_record
+from odradek.tools.console.records.fetching import fetch_records
+from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scanner
+from odradek.tools.kafka.cluster import Cluster, RequestError
+from odradek.tools.kafka.offsets import fetch_log_ranges, fetch_offsets, find_leaders
+from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
+
+records = Blueprint("records", __name__)
+
+_PARTS: Final = {"key": "the key", "value": "the value"}
+_POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})")
+
+
+class InputError(Exception):
+    """The user has entered something invalid. The message is one line."""
+
+
+@records.get("/topics/<name>/records")
+def show_list(name: str) -> str:
+    """List records around a position."""
+    arguments = get_arguments()
+    ranges = get_console().read(("ranges", name), lambda cluster: fetch_ranges(cluster, name), ttl_s=1.0)
+    scan, error = None, None
+    started = time.monotonic()
+    try:
+        partitions = _select_partitions(arguments.get("partition", ""), ranges)
+        scan = _scan(name, arguments, ranges, partitions)
+    except InputError as invalid:
+        error = str(invalid)
+    return render(
+        "records.html",
+        name=name,
+        ranges=ranges,
+        scan=scan,
+        error=error,
+        arguments=arguments,
+        elapsed_ms=int((time.monotonic() - started) * 1000),
+        format_positions=format_positions,
+        has_older=scan is not None and any(offset > ranges.first[one] for one, offset in scan.before.items()),
+        has_newer=scan is not None and any(offset < ranges.end[one] for one, offset in scan.after.items()),
+    )
+
+
+def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: list[int]) -> Scan:
+    """Return the records that the arguments of an address select. Raises InputError."""
+    needle = arguments.get("filter", "").encode()
+    at, before, after = arguments.get("at", "").strip(), arguments.get("before"), arguments.get("after")
+    position = arguments.get("position", "newest")
+
+    def work(cluster: Cluster) -> Scan:
+        scanner = Scanner(cluster, name, ranges, needle, time.monotonic)
+        if before is not None:
+            return scanner.scan_backward(parse_positions(before, ranges))
+        if after is not None:
+            return scanner.scan_forward(parse_positions(after, ranges))
+        if position == "oldest":
+            return scanner.scan_forward({one: ranges.first[one] for one in partitions})
+        if position == "offset":
+            return scanner.scan_forward(dict.fromkeys(partitions, _parse_offset(at)))
+        if position == "time":
+            return scanner.scan_forward(_find_time(cluster, name, ranges, partitions, at))
+        return scanner.scan_backward({one: ranges.end[one] for one in partitions})
+
+    return get_console().read_now(work)
+
+
+@records.get("/topics/<name>/records/<int:partition>/<int:offset>")
+def show_one(name: str, partition: int, offset: int) -> str:
+    """Show one record."""
+    record, is_transactional = _find_record(name, partition, offset)
+    return render("record.html", name=name, record=show_record(partition, record, WHOLE_CHARACTERS, is_transactional))
+
+
+@records.get("/topics/<name>/records/<int:partition>/<int:offset>/<any(key, value):part>")
+def download(name: str, partition: int, offset: int, part: str) -> Response:
+    """Send the bytes of a key or value as a file."""
+    record, _ = _find_record(name, partition, offset)
+    data = record.key if part == "key" else record.value
+    if data is None:
+        raise RequestError("UNKNOWN_TOPIC_OR_PARTITION", f"{_PARTS[part]} of the record is null")
+    response = Response(data, mimetype="application/octet-stream")
+    response.headers.set("Content-Disposition", "attachment", filename=f"{name}-{partition}-{offset}.{part}")
+    return response
+
+
+@records.get("/topics/<name>/tail")
+def show_tail(name: str) -> str:
+    """Show new records as they arrive."""
+    arguments = get_arguments()
+    ranges = get_console().read_now(lambda cluster: fetch_ranges(cluster, name))
+    try:
+        partitions = _select_partitions(arguments.get("partition", ""), ranges)
+        error = None
+    except InputError as invalid:
+        partitions, error = [], str(invalid)
+    start = format_positions({one: ranges.end[one] for one in partitions})
+    return render("tail.html", name=name, ranges=ranges, start=start, arguments=arguments, error=error)
+
+
+@records.get("/topics/<name>/tail/records")
+def show_new(name: str) -> Response:
+    """Return the rows of new records, and the positions after them, for the script of the tail."""
+    console = get_console()
+    needle = request.args.get("filter", "").encode()
+    ranges = console.read(("ranges", name), lambda cluster: fetch_ranges(cluster, name), ttl_s=0.5)
+    positions = parse_positions(request.args.get("after", ""), ranges)
+    scan = console.read_now(
+        lambda cluster: Scanner(cluster, name, ranges, needle, time.monotonic).scan_forward(positions)
+    )
+    rows = render("record_rows.html", name=name, records=list(reversed(scan.records)))
+    return jsonify(rows=rows, count=len(scan.records), after=format_positions(scan.after))
+
+
+def fetch_ranges(cluster: Cluster, name: str) -> Ranges:
+    """Return leaders and offsets of a topic. Raises RequestError if it does not exist."""
+    leaders = find_leaders(cluster, [name])
+    first, end = fetch_log_ranges(cluster, leaders)
+    online = sorted(partition for topic, partition in leaders if (topic, partition) in first.keys() & end.keys())
+    return Ranges(
+        {one: leaders[name, one] for one in online},
+        {one: first[name, one] for one in online},
+        {one: end[name, one] for one in online},
+    )
+
+
+def format_positions(positions: Positions) -> str:
+    """Return positions as a text in an address: `0:15,1:22`."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
+
+
+def parse_positions(text: str, ranges: Ranges) -> dict[int, int]:
+    """Return the positions in an address, without those of partitions that do not exist."""
+    found = {int(partition): int(offset) for partition, offset in _POSITION.findall(text)}
+    return {partition: offset for partition, offset in found.items() if partition in ranges.end}
+
+
+def _select_partitions(text: str, ranges: Ranges) -> list[int]:
+    if not text:
+        return sorted(ranges.end)
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) in ranges.end):
+        raise InputError(f"there is no partition {text} that has a leader")
+    return [int(text)]
+
+
+def _parse_offset(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+        raise InputError(f"{text or 'an empty text'} is not an offset")
+    return int(text)
+
+
+def _find_time(cluster: Cluster, name: str, ranges: Ranges, partitions: list[int], text: str) -> dict[int, int]:
+    """Return the first offsets at or after a time, or a duration before now."""
+    try:
+        time_ms = parse_time_ms(text)
+    except ValueError as error:
+        try:
+            time_ms = get_console().now_ms() - parse_duration_ms(text)
+        except ValueError:
+            raise InputError(f"{error}, or a duration before now such as 90m or 2h") from None
+    keys = {(name, one): ranges.leaders[one] for one in partitions}
+    found = fetch_offsets(cluster, dict.fromkeys(keys, time_ms), keys)
+    return {
+        partition: one.offset if one.offset >= 0 else ranges.end[partition] for (_, partition), one in found.items()
+    }
+
+
+def _find_record(name: str, partition: int, offset: int) -> tuple[Record, bool]:
+    """Return a record, and whether it is part of a transaction. Raises RequestError if it does not exist."""
+
+    def work(cluster: Cluster) -> tuple[Record, bool] | None:
+        leaders = find_leaders(cluster, [name])
+        if leaders.get((name, partition), -1) < 0:
+            return None
+        fetched = fetch_records(cluster, name, {partition: offset}, {partition: leaders[name, partition]})
+        for one in fetched.values():
+            for header, batch in one.iter_batches():
+                for record in one.iter_records(header, batch):
+                    return (record, header.is_transactional) if record.offset == offset else None
+        return None
+
+    found = get_console().read_now(work)
+    if found is None:
+        raise RequestError("OFFSET_OUT_OF_RANGE", f"{name}-{partition} has no record with offset {offset}")
+    return found

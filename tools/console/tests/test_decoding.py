@@ -1,0 +1,63 @@
+import json
+
+import pytest
+
+from odradek.protocol.batches.record_reader import Record
+from odradek.tools.console.records.decoding import HEX, JSON, NULL, TEXT, contains, indent_json, show
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "text"),
+    [
+        (None, NULL, ""),
+        (b"", TEXT, ""),
+        (b"plain", TEXT, "plain"),
+        ("grün ✓".encode(), TEXT, "grün ✓"),
+        (b"12", TEXT, "12"),
+        (b'{"a":[1,{}],"b":[]}', JSON, '{\n  "a": [\n    1,\n    {}\n  ],\n  "b": []\n}'),
+        (b'{"a":1', TEXT, '{"a":1'),
+        (b"[" * 100_000, TEXT, "[" * 4000),
+        ("a\u202eb".encode(), TEXT, "a\\u202eb"),
+        (b"\x00\x01ab", HEX, "000000  00 01 61 62" + " " * 12 + "  " + " " * 23 + "  ..ab"),
+        (b"caf\xe9", HEX, "000000  63 61 66 e9" + " " * 12 + "  " + " " * 23 + "  caf."),
+    ],
+)
+def test_kinds(data, kind, text):
+    content = show(data)
+    assert (content.kind, content.text) == (kind, text)
+
+
+def test_indented_json_keeps_numbers_and_strings():
+    text = '{"n":1.10,"big":123456789012345678901234567890,"e":1E400,"s":"a, {b}: \\"c\\"","n":true}'
+    indented = indent_json(text, 10_000)
+    assert json.loads(indented) == json.loads(text)
+    for part in ("1.10", "123456789012345678901234567890", "1E400", '"a, {b}: \\"c\\""'):
+        assert part in indented
+    assert indented.count('"n"') == 2
+
+
+def test_large_contents_are_shortened():
+    content = show(b"x" * 5_000_000)
+    assert (content.is_shortened, len(content.text), content.size_bytes) == (True, 4000, 5_000_000)
+    assert content.summary == "x" * 160 + "…"
+    # A character at the cut does not make the text binary.
+    assert show("ä".encode() * 10_001).kind == show(b"a" + "ä".encode() * 10_001).kind == TEXT
+    binary = show(bytes(range(256)) * 100)
+    assert binary.is_shortened and binary.kind == HEX and len(binary.text) < 6000
+    array = show(json.dumps(list(range(5000))).encode())
+    assert array.is_shortened and array.kind == JSON and len(array.text) <= 4000
+
+
+def test_notes_about_binary_content():
+    assert show((7).to_bytes(8, "big")).note == "as a number: 7"
+    assert show(b"\x00\x00\x00\x00\x2a\x02x\xff").note == "as a number: " + str(
+        int.from_bytes(b"\x00\x00\x00\x00\x2a\x02x\xff", "big")
+    )
+    assert show(b"\x00\x00\x00\x00\x2a\x02x").note == "may have schema 42 of a schema registry"
+
+
+@pytest.mark.parametrize("needle", [b"the-key", b"value", b"header-name", b"header-value"])
+def test_all_parts_of_a_record_are_searched(needle):
+    record = Record(0, 0, b"the-key", b"a value", (("header-name", b"header-value"), ("null", None)))
+    assert contains(record, needle)
+    assert not contains(Record(0, 0, None, None, ()), needle)

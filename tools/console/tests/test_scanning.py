@@ -1,0 +1,151 @@
+from itertools import pairwise
+from typing import Any, cast
+
+import pytest
+
+from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.messages.fetch import (
+    FetchResponse,
+    FetchResponseFetchableTopicResponse,
+    FetchResponsePartitionData,
+)
+from odradek.tools.console.records import scanning
+from odradek.tools.console.records.scanning import MOST_RECORDS, Ranges, Scanner
+
+
+class FakeCluster:
+    """A broker with batches, each with its next offset, by partition."""
+
+    def __init__(self, batches):
+        self.batches = batches
+        self.requests = 0
+
+    def broker(self, node_id):
+        return self
+
+    def send(self, request, response_type, last_version):
+        self.requests += 1
+        partitions = []
+        for asked in request.topics[0].partitions:
+            data = b""
+            for next_offset, batch in self.batches[asked.partition]:
+                if next_offset > asked.fetch_offset and (not data or len(data) + len(batch) <= 1 << 20):
+                    data += batch
+                elif data:
+                    break
+            partitions.append(
+                FetchResponsePartitionData(
+                    partition_index=asked.partition,
+                    error_code=0,
+                    high_watermark=0,
+                    aborted_transactions=None,
+                    records=data,
+                )
+            )
+        return FetchResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            session_id=0,
+            responses=[FetchResponseFetchableTopicResponse(topic="t", partitions=partitions)],
+        )
+
+
+def make_batches(count, size, first=0, timestamp=lambda offset: offset, value_bytes=1):
+    made = []
+    for base in range(first, first + count, size):
+        offsets = range(base, min(base + size, first + count))
+        rows = [(timestamp(one), b"key-%d" % one, b"v" * value_bytes, ()) for one in offsets]
+        made.append((offsets[-1] + 1, build_batch(rows, base_offset=base)))
+    return made
+
+
+def make(batches, needle=b"", monotonic=lambda: 0.0):
+    cluster = FakeCluster(batches)
+    ranges = Ranges(
+        dict.fromkeys(batches, 1),
+        {one: 0 if not each else each[0][0] - 1 for one, each in batches.items()},
+        {one: each[-1][0] if each else 0 for one, each in batches.items()},
+    )
+    # The first offset of a partition is that of its first batch.
+    first = {one: int.from_bytes(each[0][1][:8], "big") if each else 0 for one, each in batches.items()}
+    ranges = ranges._replace(first=first)
+    return cluster, ranges, lambda: Scanner(cast(Any, cluster), "t", ranges, needle, monotonic)
+
+
+def offsets_of(scan):
+    return [(record.partition, record.offset) for record in scan.records]
+
+
+BATCHES = {
+    0: make_batches(230, 7),
+    1: make_batches(40, 40, first=1000, timestamp=lambda offset: 100),
+    2: [],
+    3: make_batches(90, 1, first=5, timestamp=lambda offset: 500 - offset),
+}
+ALL = {
+    (partition, one)
+    for partition, (first, count) in {0: (0, 230), 1: (1000, 40), 3: (5, 90)}.items()
+    for one in range(first, first + count)
+}
+
+
+@pytest.mark.parametrize("needle", [b"", b"7"])
+@pytest.mark.parametrize("is_forward", [True, False])
+def test_pages_have_each_record_once(needle, is_forward):
+    _, ranges, scanner = make(BATCHES, needle)
+    expected = {(partition, one) for partition, one in ALL if needle.decode() in f"key-{one}"}
+    found, positions = [], ranges.first if is_forward else ranges.end
+    for _ in range(40):
+        scan = scanner().scan_forward(positions) if is_forward else scanner().scan_backward(positions)
+        page = offsets_of(scan)
+        assert len(page) <= MOST_RECORDS and scan.is_complete
+        assert all(one < other for one, other in pairwise(page) if one[0] == other[0])
+        found += page
+        positions = scan.after if is_forward else scan.before
+    assert sorted(found) == sorted(expected)
+
+
+def test_the_page_before_a_page_ends_where_that_begins():
+    _, ranges, scanner = make({0: make_batches(200, 10)})
+    second = scanner().scan_forward({0: 60})
+    assert offsets_of(scanner().scan_backward(second.before))[-1] == (0, 59)
+    newest = scanner().scan_backward(ranges.end)
+    assert offsets_of(newest) == [(0, one) for one in range(150, 200)]
+    assert offsets_of(scanner().scan_forward(newest.after)) == []
+
+
+def test_positions_outside_the_log_are_moved_into_it():
+    _, _, scanner = make({0: make_batches(10, 10, first=100)})
+    assert len(scanner().scan_forward({0: 3}).records) == 10
+    assert len(scanner().scan_backward({0: 10**12}).records) == 10
+
+
+def test_the_newest_of_large_records_are_shown_without_reading_all():
+    cluster, ranges, scanner = make({0: make_batches(60, 1, value_bytes=700_000)})
+    scan = scanner().scan_backward(ranges.end)
+    assert offsets_of(scan) == [(0, 59)]
+    assert cluster.requests == 2
+    assert scan.records[0].value.is_shortened and scan.records[0].value.size_bytes == 700_000
+    assert offsets_of(scanner().scan_backward(scan.before))[-1] == (0, 58)
+
+
+def test_a_search_ends_at_its_limits_and_continues_there(monkeypatch):
+    monkeypatch.setattr(scanning, "MOST_BYTES", 2000)
+    _, ranges, scanner = make({0: make_batches(500, 10)}, needle=b"key-499")
+    scan = scanner().scan_forward(ranges.first)
+    assert not scan.is_complete and not scan.records and 0 < scan.after[0] < 500
+    monkeypatch.undo()
+    assert offsets_of(scanner().scan_forward(scan.after)) == [(0, 499)]
+    times = iter([0.0, 0.0, 10.0, 10.0, 10.0, 10.0])
+    _, ranges, scanner = make({0: make_batches(500, 10)}, b"key-499", lambda: next(times))
+    scan = scanner().scan_forward(ranges.first)
+    assert (scan.is_complete, scan.after[0]) == (False, 10)
+
+
+def test_a_damaged_batch_is_reported_and_skipped():
+    batches = make_batches(30, 10)
+    batches[1] = (20, batches[1][1][:-3] + b"\x7f\x7f\x7f")
+    _, ranges, scanner = make({0: batches})
+    scan = scanner().scan_forward(ranges.first)
+    assert [one for _, one in offsets_of(scan) if one < 10 or one >= 20] == [*range(10), *range(20, 30)]
+    assert scan.problems[0].startswith("t-0: the batch at offset 10 cannot be decoded: ")
