@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import time
 import urllib.parse
 import urllib.request
@@ -23,6 +24,7 @@ from odradek.testing import BrokerFailedError, OdradekBroker
 
 pytestmark = pytest.mark.timeout(180)
 
+MONITORING = Path(__file__).parents[1] / "docs" / "monitoring"
 RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter.yml"
 RECORDS = 1000
 VALUE = b"x" * 100
@@ -229,6 +231,13 @@ COUNTERS_OF_DASHBOARD = """
 """The metrics of Kafka and of the process in Strimzi's dashboard for Kafka, without those of Kubernetes."""
 
 
+def own_queries() -> list[str]:
+    """The queries of docs/monitoring/dashboard.json, for all brokers, without those of errors and of followers."""
+    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return [query.replace("$instance", ".*") for query in queries if "errors_total" not in query]
+
+
 def dashboard_queries() -> list[str]:
     gauges = [f"sum({name})" for name in GAUGES_OF_DASHBOARD.split()]
     return gauges + [f"sum(irate({name}[5m]))" for name in COUNTERS_OF_DASHBOARD.split()]
@@ -246,9 +255,10 @@ def test_a_published_dashboard_has_data_in_prometheus(measured, unique, tmp_path
     config = tmp_path / "prometheus.yml"
     config.write_text(
         f"global: {{scrape_interval: 200ms}}\nscrape_configs: [{{job_name: kafka, static_configs: "
-        f"[{{targets: ['{target}']}}]}}]\n"
+        f"[{{targets: ['{target}']}}]}}]\nrule_files: ['{MONITORING / 'alerts.yml'}']\n"
     )
     (port,) = processes.free_ports(1)
+    subprocess.run(["promtool", "check", "rules", MONITORING / "alerts.yml"], check=True, capture_output=True)
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
@@ -269,10 +279,15 @@ def test_a_published_dashboard_has_data_in_prometheus(measured, unique, tmp_path
     prometheus = processes.start(command)
     try:
         until(has_scraped_twice, timeout_s=60)
-        empty = [query for query in dashboard_queries() if not ask("query", query=query)["result"]]
+        queries = dashboard_queries() + own_queries()
+        empty = [query for query in queries if not ask("query", query=query)["result"]]
+        rules = ask("rules")["groups"]
         (scraped,) = ask("targets")["activeTargets"]
     finally:
         prometheus.kill()
         prometheus.wait()
     assert empty == []
     assert scraped["lastError"] == ""
+    alerts = {rule["name"]: rule["alerts"] for group in rules for rule in group["rules"]}
+    assert len(alerts) >= 10
+    assert not any(alerts.values())
