@@ -23,6 +23,7 @@
 - `quotas`: `odradek quota`
 - `tokens`: `odradek token`
 - `certificates`: `odradek tls`
+- `reference`: the list of commands in docs/cli.md
 - `pipelines`: `odradek pipeline`
 - `clusters`: `odradek cluster`
 - `logs`: `odradek log`

@@ -209,14 +209,13 @@ def _list(
     from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
     rows: list[Row] = []
-    for broker in cluster.node_ids():
-        request = ListTransactionsRequest(
-            state_filters=states or [],
-            producer_id_filters=producer_ids or [],
-            duration_filter=-1 if duration_ms is None else duration_ms,
-            transactional_id_pattern=pattern,
-        )
-        response = cluster.broker(broker).send(request, ListTransactionsResponse)
+    request = ListTransactionsRequest(
+        state_filters=states or [],
+        producer_id_filters=producer_ids or [],
+        duration_filter=-1 if duration_ms is None else duration_ms,
+        transactional_id_pattern=pattern,
+    )
+    for broker, response in cluster.ask_each_broker(request, ListTransactionsResponse):
         check(response.error_code, None, f"transactions of broker {broker}")
         if response.unknown_state_filters:
             raise CommandError(f"unknown state: {', '.join(response.unknown_state_filters)}", exit_code=EXIT_USAGE)

@@ -6,6 +6,7 @@ sent again there, until `retry_s` seconds have passed.
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -166,6 +167,40 @@ class Cluster:
 
         return self._retry(send, _NO_COORDINATOR, coordinators.clear)
 
+    def ask_coordinators(
+        self,
+        keys: Sequence[str],
+        key_type: int,
+        make_request: Callable[[list[str]], Message],
+        response_type: type[Response],
+        last_version: int | None = None,
+    ) -> Iterator[tuple[int, Response]]:
+        """Send a request that changes nothing to the coordinators of groups (0) or transactional ids (1).
+
+        Yields the id of each coordinator with its response. A coordinator that moves or loads is asked again.
+        """
+        give_up_at = self._monotonic() + self._retry_s
+        pending = list(keys)
+        while pending:
+            by_broker: dict[int, list[str]] = {}
+            for key, broker in self.find_coordinators(pending, key_type).items():
+                by_broker.setdefault(broker, []).append(key)
+            pending = []
+            for broker, names in by_broker.items():
+                response = self.broker(broker).send(make_request(names), response_type, last_version)
+                if _find_codes(response) & _NO_COORDINATOR and self._monotonic() < give_up_at:
+                    pending += names
+                else:
+                    yield broker, response
+            if pending:
+                self._sleep(_PAUSE_S)
+
+    def ask_each_broker(self, request: Message, response_type: type[Response]) -> Iterator[tuple[int, Response]]:
+        """Send a request to each broker as a coordinator, again while it loads; yield its id with the response."""
+        for broker in self.node_ids():
+            client = self.broker(broker)
+            yield broker, self._retry(partial(client.send, request, response_type), _NO_COORDINATOR, lambda: None)
+
     def find_coordinators(self, keys: Sequence[str], key_type: int) -> dict[str, int]:
         """Return the broker that coordinates each group (0) or transactional id (1). Raises RequestError."""
         from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -174,7 +209,7 @@ class Cluster:
             request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=list(keys))
             return self.ask(request, FindCoordinatorResponse)
 
-        response = self._retry(send, _NO_COORDINATOR, lambda: None)
+        response = self._retry(send, _NO_COORDINATOR, lambda: None, is_repeatable=True)
         found = {}
         for each in response.coordinators:
             check(each.error_code, each.error_message, f"coordinator of {each.key}")
@@ -213,14 +248,23 @@ class Cluster:
         return client
 
     def _retry(
-        self, send: Callable[[], Response], transient: frozenset[ErrorCode], forget: Callable[[], None]
+        self,
+        send: Callable[[], Response],
+        transient: frozenset[ErrorCode],
+        forget: Callable[[], None],
+        *,
+        is_repeatable: bool = False,
     ) -> Response:
-        """Send a request until its response is not a transient error; call `forget` before each repetition."""
+        """Send a request until its response is not a transient error; call `forget` before each repetition.
+
+        A request that changes something is repeated only if all parts of it have failed.
+        """
         give_up_at = self._monotonic() + self._retry_s
         while True:
             response = send()
             codes = _find_codes(response)
-            if not codes or not codes <= transient or self._monotonic() >= give_up_at:
+            is_transient = bool(codes & transient) if is_repeatable else bool(codes) and codes <= transient
+            if not is_transient or self._monotonic() >= give_up_at:
                 return response
             self._sleep(_PAUSE_S)
             forget()

@@ -1,8 +1,7 @@
 """Groups: their state, members, committed offsets and lag."""
 
 import struct
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode
@@ -74,9 +73,8 @@ class PartitionLag(NamedTuple):
 def list_groups(cluster: Cluster, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
     """Return the groups of all coordinators, sorted by name."""
     found = []
-    for broker in cluster.node_ids():
-        request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-        response = cluster.broker(broker).send(request, ListGroupsResponse)
+    request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
+    for broker, response in cluster.ask_each_broker(request, ListGroupsResponse):
         check(response.error_code, None, f"groups of broker {broker}")
         found += [
             ListedGroup(one.group_id, one.group_state, one.group_type.lower(), one.protocol_type, broker)
@@ -93,11 +91,12 @@ def unknown_group(cluster: Cluster, name: str) -> RequestError:
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
     """Return groups; those that do not exist have the state Dead. Raises RequestError."""
-    coordinators = cluster.find_coordinators(names, GROUP_KEY)
+
+    def make_request(asked: list[str]) -> DescribeGroupsRequest:
+        return DescribeGroupsRequest(groups=asked)
+
     described: dict[str, Group] = {}
-    for broker, group_names in _invert(coordinators).items():
-        request = DescribeGroupsRequest(groups=group_names)
-        response = cluster.broker(broker).send(request, DescribeGroupsResponse)
+    for broker, response in cluster.ask_coordinators(names, GROUP_KEY, make_request, DescribeGroupsResponse):
         others = []
         for one in response.groups:
             if one.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -121,10 +120,13 @@ def exists(group: Group) -> bool:
 def fetch_committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[TopicPartition, int]]:
     """Return the committed offsets of groups. Raises RequestError."""
     found: dict[str, dict[TopicPartition, int]] = {name: {} for name in names}
-    for broker, group_names in _invert(cluster.find_coordinators(names, GROUP_KEY)).items():
-        asked = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in group_names]
-        request = OffsetFetchRequest(group_id="", topics=None, groups=asked)
-        response = cluster.broker(broker).send(request, OffsetFetchResponse, _OFFSET_FETCH_VERSION)
+
+    def make_request(asked: list[str]) -> OffsetFetchRequest:
+        groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in asked]
+        return OffsetFetchRequest(group_id="", topics=None, groups=groups)
+
+    responses = cluster.ask_coordinators(names, GROUP_KEY, make_request, OffsetFetchResponse, _OFFSET_FETCH_VERSION)
+    for _, response in responses:
         for group in response.groups:
             if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
                 continue
@@ -230,10 +232,3 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
     except (struct.error, UnicodeDecodeError):
         return []
     return partitions
-
-
-def _invert(brokers: Mapping[str, int]) -> dict[int, list[str]]:
-    by_broker: dict[int, list[str]] = defaultdict(list)
-    for name, broker in brokers.items():
-        by_broker[broker].append(name)
-    return by_broker

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import odradek
 from odradek import __version__
 from odradek.tools.cli.main import main
+from odradek.tools.cli.reference import format_reference
 from odradek.tools.cli.registry import COMMANDS
 
 UNREACHABLE = "127.0.0.1:1"
@@ -160,3 +163,9 @@ def test_certificates_are_made(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     assert main(["tls", "make-test-certificates", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.startswith(f"odradek: cannot write to {tmp_path / 'file'}: ")
+
+
+def test_the_documentation_lists_the_commands():
+    page = (Path(odradek.__file__).resolve().parent.parent / "docs" / "cli.md").read_text("utf-8")
+    listed = page.partition("## Commands\n\n")[2]
+    assert listed == format_reference(), "run: python -m odradek.tools.cli.reference"

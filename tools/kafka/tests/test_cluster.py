@@ -1,0 +1,174 @@
+"""Requests that another broker must serve, or the same one later."""
+
+from collections import deque
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    CreateTopicsResponseCreatableTopicResult,
+)
+from odradek.protocol.messages.delete_groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DeleteGroupsResponseDeletableGroupResult,
+)
+from odradek.protocol.messages.describe_groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+)
+from odradek.protocol.messages.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    FindCoordinatorResponseCoordinator,
+)
+from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from odradek.tools.kafka import cluster as cluster_module
+from odradek.tools.kafka.cluster import RETRY_S, Cluster, RequestError
+from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.profile import Connection
+from odradek.tools.kafka.wire_client import Address
+
+BROKERS = {1: Address("one", 1), 2: Address("two", 2)}
+
+
+class Network:
+    """Brokers 1 and 2, with scripted responses to all requests but those for metadata and coordinators."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.controllers = deque([1])
+        self.coordinators = deque([1])
+        self.responses = deque()
+        self.sent = []
+        self.unreachable = set()
+
+    def connect(self, address, security):
+        if address in self.unreachable:
+            raise NoResponseError(f"{address} does not answer")
+        return Client(self, address)
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+    def make_cluster(self):
+        return Cluster(Connection(list(BROKERS.values()), {}), self.sleep, lambda: self.now_s)
+
+
+class Client:
+    def __init__(self, network, address):
+        self._network = network
+        self._address = address
+
+    def send(self, request, response_type, last_version=None):
+        network = self._network
+        if isinstance(request, MetadataRequest):
+            nodes = [MetadataResponseBroker(node_id=i, host=one.host, port=one.port) for i, one in BROKERS.items()]
+            return MetadataResponse(brokers=nodes, controller_id=take(network.controllers), topics=[])
+        if isinstance(request, FindCoordinatorRequest):
+            broker = take(network.coordinators)
+            address = BROKERS[broker]
+            found = [
+                FindCoordinatorResponseCoordinator(key=key, node_id=broker, host=address.host, port=address.port)
+                for key in request.coordinator_keys
+            ]
+            return FindCoordinatorResponse(coordinators=found)
+        network.sent.append(self._address.host)
+        return take(network.responses)
+
+    def close(self):
+        pass
+
+
+def take(items):
+    """Return the next item; the last one again and again."""
+    return items.popleft() if len(items) > 1 else items[0]
+
+
+@pytest.fixture
+def network(monkeypatch):
+    network = Network()
+    monkeypatch.setattr(cluster_module, "WireClient", network.connect)
+    return network
+
+
+def created(*codes):
+    topics = [CreateTopicsResponseCreatableTopicResult(name=f"t{n}", error_code=code) for n, code in enumerate(codes)]
+    return CreateTopicsResponse(topics=topics)
+
+
+def ask_controller(network):
+    response = network.make_cluster().ask_controller(CreateTopicsRequest(topics=[]), CreateTopicsResponse)
+    return [topic.error_code for topic in response.topics]
+
+
+def test_the_controller_has_moved(network):
+    network.controllers.append(2)
+    network.responses.extend([created(ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER), created(0, 0)])
+    assert ask_controller(network) == [0, 0]
+    assert network.sent == ["one", "two"]
+
+
+def test_a_change_that_was_made_in_part_is_not_repeated(network):
+    network.responses.append(created(0, ErrorCode.NOT_CONTROLLER))
+    assert ask_controller(network) == [0, ErrorCode.NOT_CONTROLLER]
+    assert network.sent == ["one"]
+
+
+def test_a_controller_that_does_not_return(network):
+    network.responses.append(created(ErrorCode.NOT_CONTROLLER))
+    assert ask_controller(network) == [ErrorCode.NOT_CONTROLLER]
+    assert RETRY_S <= network.now_s < RETRY_S + 1
+
+
+def test_a_coordinator_has_moved(network):
+    def deleted(code):
+        return DeleteGroupsResponse(results=[DeleteGroupsResponseDeletableGroupResult(group_id="g", error_code=code)])
+
+    network.coordinators.append(2)
+    network.responses.extend([deleted(ErrorCode.NOT_COORDINATOR), deleted(0)])
+    request = DeleteGroupsRequest(groups_names=["g"])
+    network.make_cluster().ask_coordinator("g", 0, request, DeleteGroupsResponse)
+    assert network.sent == ["one", "two"]
+
+
+def test_coordinators_that_load_are_asked_again(network):
+    def described(*codes):
+        groups = [
+            DescribeGroupsResponseDescribedGroup(
+                group_id=f"g{n}", group_state="", protocol_type="", protocol_data="", error_code=code
+            )
+            for n, code in enumerate(codes)
+        ]
+        return DescribeGroupsResponse(groups=groups)
+
+    network.responses.extend([described(0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), described(0, 0)])
+    asked = []
+
+    def make_request(names):
+        asked.append(names)
+        return DescribeGroupsRequest(groups=names)
+
+    [(broker, response)] = network.make_cluster().ask_coordinators(
+        ["g0", "g1"], 0, make_request, DescribeGroupsResponse
+    )
+    assert (broker, [group.error_code for group in response.groups]) == (1, [0, 0])
+    assert asked == [["g0", "g1"]] * 2 and network.now_s > 0
+
+
+def test_the_first_broker_that_answers_is_used(network):
+    network.unreachable.add(BROKERS[1])
+    network.controllers = deque([2])
+    network.responses.append(created(0))
+    assert ask_controller(network) == [0]
+    network.unreachable.add(BROKERS[2])
+    with pytest.raises(NoResponseError, match="one:1 does not answer; two:2 does not answer"):
+        network.make_cluster().any_broker()
+
+
+def test_a_broker_that_does_not_exist(network):
+    with pytest.raises(RequestError, match="there is no live broker 7; live brokers are 1, 2"):
+        network.make_cluster().broker(7)
