@@ -9,10 +9,19 @@ from pathlib import Path
 import pytest
 
 import odradek
+from compat_tests.backends import BROKERS
+from compat_tests.conftest import SHARED_PROPERTIES
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 
 PAGE = Path(odradek.__file__).resolve().parent.parent / "docs" / "cli.md"
+
+
+@pytest.fixture(scope="module")
+def broker(backend, kafka_jars):
+    """A broker of these tests alone, because the state of the cluster is among the examples."""
+    with BROKERS[backend](SHARED_PROPERTIES) as started:
+        yield started
 
 
 def test_the_examples(odradek, admin):

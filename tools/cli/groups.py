@@ -78,8 +78,6 @@ class Commands:
             pretty_exceptions_enable=False,
             context_settings={"help_option_names": ["--help", "-h"]},
         )
-        # With a callback a group of one command is a group, too.
-        self.app.callback()(_without_options)
 
     def command(
         self, name: str, *, is_change: bool = False, is_destructive: bool = False, aliases: Sequence[str] = ()
@@ -95,6 +93,7 @@ class Commands:
             options |= _YES
 
         def declare(function: CommandFunction) -> CommandFunction:
+            self._be_group()
             run = _with_session(function, options)
             self.app.command(name, short_help=_summary(function))(run)
             for alias in aliases:
@@ -114,6 +113,10 @@ class Commands:
 
         return declare
 
+    def _be_group(self) -> None:
+        """Make typer treat a group that has one command only as a group, too."""
+        self.app.callback()(_without_options)
+
     def add_group(self, group: "Commands") -> None:
         """Add the commands of another group below this one."""
         self.app.add_typer(group.app, name=group.name)
@@ -122,6 +125,7 @@ class Commands:
         """Declare a command that uses no cluster; its function gets its own options only."""
 
         def declare(function: CommandFunction) -> CommandFunction:
+            self._be_group()
             self.app.command(name, short_help=_summary(function))(function)
             return function
 

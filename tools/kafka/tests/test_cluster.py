@@ -26,7 +26,6 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponseCoordinator,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
-from odradek.tools.kafka import cluster as cluster_module
 from odradek.tools.kafka.cluster import RETRY_S, Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
 from odradek.tools.kafka.profile import Connection
@@ -55,7 +54,7 @@ class Network:
         self.now_s += seconds
 
     def make_cluster(self):
-        return Cluster(Connection(list(BROKERS.values()), {}), self.sleep, lambda: self.now_s)
+        return Cluster(Connection(list(BROKERS.values()), {}), self.sleep, lambda: self.now_s, self.connect)
 
 
 class Client:
@@ -89,10 +88,8 @@ def take(items):
 
 
 @pytest.fixture
-def network(monkeypatch):
-    network = Network()
-    monkeypatch.setattr(cluster_module, "WireClient", network.connect)
-    return network
+def network():
+    return Network()
 
 
 def created(*codes):
