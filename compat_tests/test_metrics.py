@@ -21,6 +21,7 @@ from compat_tests.conftest import SHARED_PROPERTIES
 from compat_tests.metrics_samples import Scrape, get_status, scrape
 from odradek.server.tests.wire import until
 from odradek.testing import BrokerFailedError, OdradekBroker
+from odradek.tools.cli.main import main
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -145,6 +146,21 @@ def test_the_lag_of_a_reader_that_commits_nothing(measured, unique):
     assert found.value("odradek_reader_offset", **labels) == 100
     assert found.value("odradek_reader_lag", **labels) == 50
     assert abs(found.value("odradek_reader_last_fetch_timestamp_seconds", **labels) - time.time()) < 120
+
+
+def test_the_lag_of_readers_by_the_command_line(measured, unique, capsys):
+    topic, client_id = unique, f"{unique}-reader"
+    produce(measured.bootstrap_servers, topic, 10)
+    reader = Consumer({"bootstrap.servers": measured.bootstrap_servers, "client.id": client_id, "group.id": "unused"})
+    reader.assign([TopicPartition(topic, 0, 4)])
+    until(lambda: len(reader.consume(100, 1)) == 6)
+    reader.close()
+    produce(measured.bootstrap_servers, topic, 5)
+    command = ["group", "lag", client_id, "--readers", "--json", "--bootstrap-server", measured.bootstrap_servers]
+    assert main([*command, "--metrics-url", f"{measured.metrics_url}/metrics"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["topic"], row["partition"], row["lag"]) == (topic, 0, 15 - row["offset"])
+    assert row["offset"] in (4, 10)
 
 
 def test_a_deleted_topic_remains_in_the_sums(measured, unique):

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -29,6 +29,7 @@ from odradek.tools.kafka.offsets import TopicPartition, parse_partition
 _LAG_KEYS: Final = ("topic", "partition", "committed", "end_offset", "lag", "member", "client", "host")
 _MEMBER_KEYS: Final = ("member", "instance", "client", "host", "partitions")
 _WATCH_KEYS: Final = ("group", "state", "members", "topic", "partitions", "lag")
+_READER_KEYS: Final = ("client_id", "topic", "partition", "offset", "lag", "since_fetch_s")
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 commands = Commands("group", "Consumer groups.")
@@ -98,11 +99,25 @@ def show_lag(
     count: Annotated[
         int | None, typer.Option("--count", min=1, metavar="N", help="Number of repetitions with --watch.")
     ] = None,
+    readers: Annotated[
+        bool, typer.Option("--readers", help="Show clients that fetch, also without commits, in place of groups.")
+    ] = False,
+    metrics_urls: Annotated[
+        list[str] | None,
+        typer.Option("--metrics-url", metavar="URL", help="Metrics of a broker, if DescribeConfigs does not tell."),
+    ] = None,
 ) -> None:
-    """Show the lag of groups in each topic: records that were not consumed and committed."""
+    """Show the lag of groups in each topic: records that were not consumed and committed.
+
+    With --readers it is the lag of each client in each partition that it fetches, which the metrics of Odradek's
+    brokers have (metrics.listener); GROUP is then a client id.
+    """
     shown = 0
     while True:
-        table = Table(_WATCH_KEYS, _compute_rows(session, names))
+        if readers:
+            table = Table(_READER_KEYS, _list_readers(session, names, metrics_urls or ()))
+        else:
+            table = Table(_WATCH_KEYS, _compute_rows(session, names))
         if not watch:
             session.output.show(table)
             return
@@ -117,6 +132,18 @@ def show_lag(
         if shown == count:
             return
         time.sleep(interval_s)
+
+
+def _list_readers(session: Session, client_ids: list[str] | None, urls: Sequence[str]) -> list[Row]:
+    # Imported here because most commands need no HTTP.
+    from odradek.tools.kafka.readers import fetch_readers
+
+    now_s = time.time()
+    return [
+        (one.client_id, one.topic, one.partition, one.offset, one.lag, round(max(0.0, now_s - one.fetched_s), 1))
+        for one in fetch_readers(session.cluster, urls)
+        if not client_ids or one.client_id in client_ids
+    ]
 
 
 def _compute_rows(session: Session, names: list[str] | None) -> list[Row]:

@@ -13,6 +13,7 @@
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
 - `groups`: groups with members, committed offsets and lag
+- `readers`: clients that fetch, from the metrics of brokers
 - `times`: times and durations in command lines
 - `scram_users`: SCRAM users
 - `acls`: ACLs
