@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(180)
 
 MONITORING = Path(__file__).parents[1] / "docs" / "monitoring"
 RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter.yml"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 RECORDS = 1000
 VALUE = b"x" * 100
 
@@ -172,6 +173,37 @@ def test_a_deleted_topic_remains_in_the_sums(measured, unique):
     name = "kafka_server_brokertopicmetrics_messagesin_total"
     until(lambda: (("topic", topic),) not in metrics(measured).values[name])
     assert metrics(measured).value(name) == before
+
+
+def test_authentications_and_quotas(unique):
+    """Kafka's names are those of its MBeans under the rules of the exporter that has them, Strimzi's."""
+    properties = {
+        "metrics.listener": "127.0.0.1:0",
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN} required user_alice="secret";',
+    }
+    with OdradekBroker(properties) as broker:
+        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice"}
+        sasl = broker.addresses[1]
+        produce(sasl, unique, 10, **login, **{"sasl.password": "secret"})
+        refused = Producer({"bootstrap.servers": sasl, **login, "sasl.password": "wrong", "log_level": 0})
+        name = "kafka_server_socket_server_metrics_failed_authentication_total"
+        labels = {"listener": "SASL_PLAINTEXT", "networkProcessor": "0"}
+        until(lambda: (refused.poll(0.1), metrics(broker).value(name, **labels) >= 1)[1])
+        found = metrics(broker)
+        assert found.value("kafka_server_socket_server_metrics_successful_authentication_total", **labels) >= 1
+        assert "kafka_server_quota_byte_rate" not in found.values
+        alter_quota(broker, "producer_byte_rate", 1e9)
+        produce(broker.bootstrap_servers, unique, 1000, **{"client.id": "measured"})
+        rate = metrics(broker).value("kafka_server_quota_byte_rate", resource="Produce", clientId="measured")
+        assert rate > 1000
+
+
+def alter_quota(broker: OdradekBroker, key: str, value: float) -> None:
+    """Set a quota of all client ids."""
+    command = ["quota", "alter", "--client-id", "<default>", "--set", f"{key}={value:.0f}"]
+    assert main([*command, "--bootstrap-server", broker.bootstrap_servers]) == 0
 
 
 def test_health(measured):

@@ -222,7 +222,7 @@ class Broker:
             endpoint,
             self.config,
             self._environment,
-            self.listeners.connections,
+            self.listeners,
             self._slices,
             lambda code: self._dispatch.is_served(code),
         )

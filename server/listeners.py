@@ -18,6 +18,7 @@ from odradek.server.config import BrokerConfig, Listener
 from odradek.server.config.sasl import SASL_PROTOCOLS
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
+from odradek.server.measurements.authentications import AuthenticationCounts
 from odradek.server.network.connection import Authenticate, Connection
 from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.network.connections import ConnectionRegistry
@@ -76,6 +77,7 @@ class BrokerListeners:
     ports: the bound ports
     quotas: the limits of connections
     connections: the open connections
+    authentication_counts: of the listeners with TLS or SASL
 
     find_services: returns the parts of the started broker; None before the logs are loaded
     find_dispatch: returns the dispatch of requests, when the first client connects
@@ -109,6 +111,7 @@ class BrokerListeners:
         self._acceptors: list[Acceptor] = []
         self._tls_contexts: dict[str, ReloadedContext] = {}
         self._authentications: dict[str, tuple[SaslListener, ReloadedMechanisms]] = {}
+        self.authentication_counts: dict[str, AuthenticationCounts] = {}
         self._on_stop: list[Callable[[], None]] = []
 
     def bind(self) -> tuple[Listener, ...]:
@@ -199,7 +202,11 @@ class BrokerListeners:
         except PropertyError as error:
             raise ListenError(str(error)) from error
         self._tls_contexts[listener.name] = context
-        return TlsTransportFactory(plain, context, self._environment.send_file, find_principal)
+        counts = self._count_authentications(listener.name)
+        return TlsTransportFactory(plain, context, self._environment.send_file, find_principal, counts)
+
+    def _count_authentications(self, listener_name: str) -> AuthenticationCounts:
+        return self.authentication_counts.setdefault(listener_name, AuthenticationCounts())
 
     def _make_connection_factory(self, listener: Listener) -> Callable[[KafkaTransport], Connection]:
         authenticate = self._make_authentication(listener)
@@ -235,6 +242,7 @@ class BrokerListeners:
             self._reactor,
             environment.now_ms,
             self._config.socket_request_max_bytes,
+            self._count_authentications(listener.name),
         )
         self._authentications[listener.name] = sasl, mechanisms
         return sasl.authenticate

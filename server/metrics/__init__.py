@@ -14,6 +14,7 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `clients`: metrics that clients have pushed
 - `readers`: positions of clients that fetch
 - `network`: connections, delayed requests, the reactor thread
+- `security`: authentications, and quotas of clients
 - `process`: CPU, memory, version
 - `exposition`: the text format
 - `readiness`: the answer of /readyz

@@ -12,7 +12,7 @@ from odradek.server.metrics.view import RUNNING, STOPPING, BrokerView
 
 if TYPE_CHECKING:
     from odradek.server.environment import Environment
-    from odradek.server.network.connections import ConnectionRegistry
+    from odradek.server.listeners import BrokerListeners
     from odradek.server.services import Services
     from odradek.server.work.slices import Slices
 
@@ -28,7 +28,7 @@ class BrokerMetrics:
         endpoint: Listener,
         config: BrokerConfig,
         environment: "Environment",
-        connections: "ConnectionRegistry",
+        listeners: "BrokerListeners",
         slices: "Slices",
         is_served: Callable[[int], bool],
     ) -> None:
@@ -36,7 +36,7 @@ class BrokerMetrics:
 
         is_served: returns whether an API key and version are served (`Dispatch.is_served`)
         """
-        self._view = view = BrokerView(config, environment, connections, slices)
+        self._view = view = BrokerView(config, environment, listeners, slices)
         reactor = environment.reactor
         self.times = view.times = RequestTimes(reactor.seconds, is_served, reactor.write_coalescer)
         self.errors = view.errors = ResponseErrors()

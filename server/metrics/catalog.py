@@ -13,6 +13,7 @@ from odradek.server.metrics import (
     process,
     readers,
     requests,
+    security,
     traffic,
 )
 from odradek.server.metrics.declaration import Metric
@@ -27,6 +28,7 @@ _SECTIONS: Final = (
     ("Metrics of clients", clients.METRICS),
     ("Readers", readers.METRICS),
     ("Connections and threads", network.METRICS),
+    ("Authentication and quotas", security.METRICS),
     ("Process", process.METRICS),
 )
 

@@ -19,12 +19,13 @@ from odradek.server.metrics.process import CollectionTimes, collect_process
 from odradek.server.metrics.readers import collect_readers
 from odradek.server.metrics.readiness import find_unready
 from odradek.server.metrics.requests import collect_requests
+from odradek.server.metrics.security import collect_quotas, collect_security
 from odradek.server.metrics.traffic import collect_traffic
 from odradek.server.network.reactor import read_load
 
 if TYPE_CHECKING:
     from odradek.server.environment import Environment
-    from odradek.server.network.connections import ConnectionRegistry
+    from odradek.server.listeners import BrokerListeners
     from odradek.server.services import Services
     from odradek.server.work.slices import Slices
 
@@ -41,12 +42,12 @@ class BrokerView:
     """
 
     def __init__(
-        self, config: BrokerConfig, environment: "Environment", connections: "ConnectionRegistry", slices: "Slices"
+        self, config: BrokerConfig, environment: "Environment", listeners: "BrokerListeners", slices: "Slices"
     ) -> None:
         self.config = config
         self.environment = environment
         self.slices = slices
-        self.connections = connections
+        self.listeners = listeners
         self.state = STARTING
         self.services: Services | None = None
         self.times: RequestTimes | None = None
@@ -75,10 +76,12 @@ class BrokerView:
                 collect_logs(services.logs),
                 collect_network(
                     [listener.name for listener in self.config.endpoints],
-                    self.connections,
+                    self.listeners.connections,
                     services.fetch_sessions,
                     self._read_reactor(),
                 ),
+                collect_security(self.listeners.authentication_counts),
+                collect_quotas(services.quotas.active, limit),
                 collect_groups(services.groups_in_use),
                 collect_transactions(services.transactions_in_use),
                 collect_clients(services.telemetry_in_use),

@@ -27,6 +27,7 @@ from odradek.protocol.messages.sasl_authenticate import SaslAuthenticateRequest,
 from odradek.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from odradek.protocol.schema import Message
 from odradek.server.dispatch import BoundApi, Dispatch
+from odradek.server.measurements.authentications import AuthenticationCounts
 from odradek.server.network.request_pipeline import (
     AppendedProduce,
     LastResponse,
@@ -64,6 +65,7 @@ class SaslListener:
     mechanisms: those that are enabled, by name; replaced when they change
     make_dispatch: returns the dispatch without the stages of authenticated requests; called with the first client
     max_request_bytes: maximum size of a request after the authentication
+    counts: of the authentications
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class SaslListener:
         clock: Clock,
         now_ms: Callable[[], int],
         max_request_bytes: int,
+        counts: AuthenticationCounts | None = None,
     ) -> None:
+        self.counts = counts or AuthenticationCounts()
         self.mechanisms = mechanisms
         self.clock = clock
         self.now_ms = now_ms
@@ -250,6 +254,10 @@ class SaslPipeline:
         assert self._exchange is not None and self._exchange.authenticated is not None
         principal = self._context.principal = _make_principal(self._exchange.authenticated)
         listener = self._listener
+        if self._earlier is None:
+            listener.counts.successful += 1
+        else:
+            listener.counts.reauthenticated += 1
         logger.debug(
             "authenticated client=%s principal=%s mechanism=%s lifetime_ms=%s",
             self._context.client_host, principal, self._mechanism, lifetime_ms,
@@ -277,6 +285,7 @@ class SaslPipeline:
     def _fail(self, response: bytearray | None, why: str) -> RequestInProgress:
         """Fail the authentication after a delay, during which nothing is processed (KIP-306)."""
         self._change_state(SaslEvent.FAILURE)
+        self._listener.counts.failed += 1
         last = LastResponse(response, f"SASL {self._what} failed: {why}")
         delayed = deferLater(cast(Any, self._listener.clock), self._listener.failure_delay_s, lambda: last)
         return RequestInProgress(self._listener.dispatch.find(_AUTHENTICATE_CODE), 0, None, delayed, None)

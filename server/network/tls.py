@@ -17,6 +17,7 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from odradek.server.measurements.authentications import AuthenticationCounts
 from odradek.server.network.connection_transport import Piece, count_bytes
 from odradek.server.network.transport import (
     ITERATION_LIMIT_BYTES,
@@ -185,8 +186,13 @@ class TlsTransport(TwistedProtocol):
     """
 
     def __init__(
-        self, plain: KafkaTransport, layer: TlsLayer, find_principal: FindPrincipal | None = None
+        self,
+        plain: KafkaTransport,
+        layer: TlsLayer,
+        find_principal: FindPrincipal | None = None,
+        counts: AuthenticationCounts | None = None,
     ) -> None:
+        self._counts = counts or AuthenticationCounts()
         self._plain = plain
         self._layer = layer
         self._find_principal = find_principal
@@ -202,7 +208,10 @@ class TlsTransport(TwistedProtocol):
             plaintext = layer.receive(data)
         except TlsError as error:
             writer.send_output()
-            what = "TLS failed" if layer.is_established else "the TLS handshake failed"
+            what = "TLS failed"
+            if not layer.is_established:
+                what = "the TLS handshake failed"
+                self._counts.failed += 1
             plain.refuse(f"{what}: {error}")
             return
         writer.send_output()
@@ -219,9 +228,11 @@ class TlsTransport(TwistedProtocol):
         try:
             self._plain.connection.context.principal = self._find_principal(self._layer.peer_certificate)
         except NoPrincipalError as error:
+            self._counts.failed += 1
             self._plain.refuse(f"authentication failed: {error}")
             return False
         self._find_principal = None
+        self._counts.successful += 1
         return True
 
     def readConnectionLost(self) -> None:
@@ -240,6 +251,7 @@ class TlsTransportFactory(Factory):
 
     context: returns the TLS context of new connections
     find_principal: see TlsTransport
+    counts: of the handshakes, on a listener where they authenticate the client
     """
 
     noisy = False
@@ -250,7 +262,9 @@ class TlsTransportFactory(Factory):
         context: Callable[[], ssl.SSLContext],
         send_file: SendFile,
         find_principal: FindPrincipal | None = None,
+        counts: AuthenticationCounts | None = None,
     ) -> None:
+        self._counts = counts or AuthenticationCounts()
         self._plain = plain
         self._find_principal = find_principal
         self._context = context
@@ -273,4 +287,4 @@ class TlsTransportFactory(Factory):
             return None
         # A larger read may have so many small records that their decryption holds the reactor for 0.1 s.
         plain.large_read_bytes = READ_BYTES
-        return TlsTransport(plain, layer, self._find_principal)
+        return TlsTransport(plain, layer, self._find_principal, self._counts)

@@ -17,6 +17,7 @@ from odradek.server.quotas.keys import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from odradek.server.quotas.limits import Owner
 from odradek.server.quotas.meters import BucketMeter, Meters, RateMeter
 from odradek.server.quotas.rates import Window
 
@@ -110,6 +111,11 @@ class ClientQuotas:
 
     def _on_removal(self) -> None:
         self.epoch += 1
+
+    def list_meters(self) -> dict[str, list[tuple[Owner, RateMeter]]]:
+        """Return the meters in use by the key of their quotas, except those of changes of topics."""
+        rates = {PRODUCER_BYTE_RATE: self._produce, CONSUMER_BYTE_RATE: self._fetch, REQUEST_PERCENTAGE: self._request}
+        return {key: meters.list_meters() for key, meters in rates.items()}
 
     def count_meters(self) -> int:
         """Return the number of meters."""

@@ -44,6 +44,10 @@ class RateMeter:
         rate, window_ms = self._rate.measure(self.window, time_ms)
         return find_throttle_ms(rate, self.bound, window_ms)
 
+    def measure(self, time_ms: int) -> float:
+        """Return the rate per second."""
+        return self._rate.measure(self.window, time_ms)[0]
+
     def add(self, value: float, time_ms: int) -> None:
         """Add a value, which may be negative, without throttling."""
         self.used_ms = time_ms
@@ -109,6 +113,10 @@ class Meters(Generic[M]):
 
     def __iter__(self) -> Iterator[Owner]:
         return iter(self._meters)
+
+    def list_meters(self) -> list[tuple[Owner, M]]:
+        """Return the meters in use, with their owners."""
+        return list(self._meters.items())
 
     def find(self, user: str, client_id: str) -> M | None:
         """Return the meter of a client; None if it has no limit."""

@@ -1,0 +1,14 @@
+"""Counts of authentications on a listener with TLS or SASL."""
+
+
+class AuthenticationCounts:
+    """Authentications since the start.
+
+    successful: of new connections; reauthenticated: of sessions again (KIP-368)
+    failed: with invalid credentials, without a usable certificate, or by a failed TLS handshake
+    """
+
+    __slots__ = ("failed", "reauthenticated", "successful")
+
+    def __init__(self) -> None:
+        self.successful = self.failed = self.reauthenticated = 0

@@ -1,0 +1,71 @@
+"""Metrics of authentications, and of the quotas of clients."""
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from odradek.server.metrics.declaration import COUNTER, GAUGE, Collected, Family, Metric, Sample, labels
+from odradek.server.quotas.keys import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+
+if TYPE_CHECKING:
+    from odradek.server.measurements.authentications import AuthenticationCounts
+    from odradek.server.quotas.client_quotas import ClientQuotas
+
+_SERVER: Final = "kafka.server:type=socket-server-metrics"
+
+
+def _authentications(name: str, help: str) -> Metric:
+    text = name.replace("_", "-")
+    return Metric(f"kafka_server_socket_server_metrics_{name}", COUNTER, help, f"{_SERVER} {text}")
+
+
+SUCCESSFUL: Final = _authentications("successful_authentication_total", "Clients that have authenticated themselves.")
+FAILED: Final = _authentications("failed_authentication_total", "Clients whose authentication has failed.")
+AGAIN: Final = _authentications(
+    "successful_reauthentication_total", "Sessions whose clients have authenticated themselves again."
+)
+BYTE_RATE: Final = Metric(
+    "kafka_server_quota_byte_rate",
+    GAUGE,
+    "Bytes per second of a client with a quota, by resource Produce or Fetch.",
+    "kafka.server:type=Produce,user=,client-id= byte-rate",
+)
+REQUEST_TIME: Final = Metric(
+    "kafka_server_quota_request_time",
+    GAUGE,
+    "Percentage of a thread that a client with a quota of request time uses.",
+    "kafka.server:type=Request,user=,client-id= request-time",
+)
+
+METRICS: Final = (SUCCESSFUL, FAILED, AGAIN, BYTE_RATE, REQUEST_TIME)
+
+_METERS_PER_STEP: Final = 100
+
+
+def collect_security(counts: "Mapping[str, AuthenticationCounts]") -> Collected:
+    """Return the authentications of the listeners with TLS or SASL."""
+    names = {name: labels(listener=name, networkProcessor=0) for name in counts}
+    yield Family(SUCCESSFUL, [(names[name], one.successful) for name, one in counts.items()])
+    yield Family(FAILED, [(names[name], one.failed) for name, one in counts.items()])
+    yield Family(AGAIN, [(names[name], one.reauthenticated) for name, one in counts.items()])
+
+
+def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected:
+    """Return the rates of up to `max_clients` clients of each kind of quota."""
+    if quotas is None:
+        return
+    now_ms = quotas.monotonic_ms()
+    resources = {PRODUCER_BYTE_RATE: "Produce", CONSUMER_BYTE_RATE: "Fetch", REQUEST_PERCENTAGE: "Request"}
+    samples: dict[str, list[Sample]] = {key: [] for key in resources}
+    for key, meters in quotas.list_meters().items():
+        for number, ((user, client_id), meter) in enumerate(islice(meters, max_clients)):
+            if number % _METERS_PER_STEP == 0:
+                yield None
+            names = {"resource": resources[key]}
+            if user:
+                names["user"] = user
+            if client_id:
+                names["clientId"] = client_id
+            samples[key].append((labels(**names), round(meter.measure(now_ms), 3)))
+    yield Family(BYTE_RATE, samples[PRODUCER_BYTE_RATE] + samples[CONSUMER_BYTE_RATE])
+    yield Family(REQUEST_TIME, samples[REQUEST_PERCENTAGE])
