@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from odradek.replication.metadata.kraft_security import UserScramCredentialRecor
 from odradek.replication.tests import kraft
 from odradek.testing import OdradekBroker
 from odradek.tools.cli import users
+from odradek.tools.cli.main import main
 from odradek.tools.cli.session import CommandError
 
 
@@ -87,10 +89,17 @@ def test_the_password_in_a_file(tmp_path: Path) -> None:
         (["add", "alice", "--mechanism", "PLAIN"], "invalid value for '--mechanism': 'PLAIN' is not one of"),
     ],
 )
-def test_an_invalid_command_line(tmp_path: Path, arguments: list[str], error: str) -> None:
-    result = run(tmp_path / "data", *arguments)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"odradek: {error}")
+def test_an_invalid_command_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    error: str,
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO())
+    assert main(["user", *arguments, "--override", f"log.dirs={tmp_path / 'data'}"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith(f"odradek: {error}")
     assert not (tmp_path / "data").exists()
 
 
