@@ -119,12 +119,8 @@ def _summarize(topic: MetadataResponseTopic) -> Topic:
     )
 
 
-def fetch_disks(cluster: Cluster, topic: str | None = None) -> Disks:
-    """Read the log directories of all brokers, with the replicas of one topic or of all."""
-    partitions = None
-    if topic is not None:
-        [found] = cluster.fetch_topics([topic])
-        partitions = {topic: [partition.partition_index for partition in found.partitions]}
+def fetch_disks(cluster: Cluster, partitions: dict[str, list[int]] | None = None) -> Disks:
+    """Read the log directories of all brokers, with the replicas of some partitions or of all."""
     log_dirs: list[LogDir] = []
     errors: dict[int, str] = {}
     for broker in cluster.node_ids():

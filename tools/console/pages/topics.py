@@ -1,5 +1,6 @@
 """Topics, partitions and configurations."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flask import Blueprint
@@ -51,7 +52,10 @@ def show_list() -> str:
     console = get_console()
     arguments = get_arguments()
     summary = console.read("summary", fetch_summary)
-    sizes = console.read("sizes", lambda cluster: fetch_disks(cluster).sum_sizes(), DISKS_TTL_S)
+    view = read_view(arguments, _COLUMNS)
+    sizes: Mapping[str, int] = {}
+    if view.sort == "size":
+        sizes = console.read("sizes", lambda cluster: fetch_disks(cluster).sum_sizes(), DISKS_TTL_S)
     shows_internal = arguments.get("internal") == "1"
     rows = [topic for topic in summary.topics if shows_internal or not topic.is_internal]
     keys: dict[str, Any] = {
@@ -61,7 +65,12 @@ def show_list() -> str:
         "size": lambda topic: sizes.get(topic.name),
         "state": lambda topic: (topic.offline, topic.under_replicated),
     }
-    shown = select(rows, read_view(arguments, _COLUMNS), keys, _get_name)
+    shown = select(rows, view, keys, _get_name)
+    if view.sort != "size":
+        # Sizes of one page are quick also in a large cluster.
+        partitions = {topic.name: list(range(topic.partitions)) for topic in shown.rows}
+        key = ("sizes", tuple(partitions))
+        sizes = console.read(key, lambda cluster: fetch_disks(cluster, partitions).sum_sizes(), DISKS_TTL_S)
     hidden = len(summary.topics) - len(rows)
     return render("topics.html", shown=shown, sizes=sizes, shows_internal=shows_internal, hidden=hidden)
 
@@ -82,7 +91,7 @@ def fetch_details(cluster: Cluster, name: str) -> TopicDetails:
     [topic] = cluster.fetch_topics([name])
     leaders: dict[TopicPartition, int] = {(name, one.partition_index): one.leader_id for one in topic.partitions}
     first, end = fetch_log_ranges(cluster, leaders)
-    disks = fetch_disks(cluster, name)
+    disks = fetch_disks(cluster, {name: [one.partition_index for one in topic.partitions]})
     configs = fetch_configs(cluster, [(TOPIC, name)])[TOPIC, name]
     return TopicDetails(name, topic.is_internal, _make_partitions(topic, first, end, disks), configs)
 
