@@ -106,8 +106,6 @@ class Commands:
         """Declare the command that has the name of the group itself; it uses a cluster and writes no tables."""
 
         def declare(function: CommandFunction) -> CommandFunction:
-            # With a callback, typer would make a group of one command.
-            self.app.registered_callback = None
             self.app.command(self.name, short_help=_summary(function))(_with_session(function, _CONNECTION))
             return function
 

@@ -13,9 +13,9 @@ import typer
 from odradek.tools.cli.completions import complete_groups, complete_topics
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import Table
-from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session, make_outcome
 from odradek.tools.kafka.cluster import Cluster
-from odradek.tools.kafka.groups import GROUP_KEY, describe_groups, fetch_committed
+from odradek.tools.kafka.groups import commit_offsets, describe_groups, fetch_committed
 from odradek.tools.kafka.offsets import (
     TopicPartition,
     check_partitions,
@@ -25,8 +25,6 @@ from odradek.tools.kafka.offsets import (
 )
 
 _KEYS: Final = ("topic", "partition", "before", "after", "first_offset", "end_offset")
-_OFFSET_COMMIT_VERSION: Final = 9
-"""The newest version in which topics have names."""
 
 
 class _Ranges(NamedTuple):
@@ -113,7 +111,14 @@ def reset(
     if session.is_dry_run:
         return 0
     session.confirm(f"Set {len(after)} offsets of {name}?")
-    return session.finish("offset", "reset", _commit(session.cluster, name, after))
+    return session.finish(
+        "offset",
+        "reset",
+        [
+            make_outcome(f"{topic}-{partition}", code)
+            for (topic, partition), code in commit_offsets(session.cluster, name, after).items()
+        ],
+    )
 
 
 def _choose(
@@ -219,24 +224,3 @@ def _read_csv(file: Path) -> dict[TopicPartition, int]:
 def _write_csv(offsets: Mapping[TopicPartition, int]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerows((*key, offsets[key]) for key in sorted(offsets))
-
-
-def _commit(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> list[Outcome]:
-    from odradek.protocol.messages import offset_commit as messages
-
-    topics: dict[str, list[messages.OffsetCommitRequestPartition]] = {}
-    for (topic, index), offset in sorted(offsets.items()):
-        topics.setdefault(topic, []).append(
-            messages.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
-        )
-    request = messages.OffsetCommitRequest(
-        group_id=group,
-        member_id="",
-        topics=[messages.OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in topics.items()],
-    )
-    response = cluster.ask_coordinator(group, GROUP_KEY, request, messages.OffsetCommitResponse, _OFFSET_COMMIT_VERSION)
-    return [
-        make_outcome(f"{topic.name}-{one.partition_index}", one.error_code)
-        for topic in response.topics
-        for one in topic.partitions
-    ]

@@ -198,7 +198,7 @@ def _alter(
 
 def _throttle(session: Session, current: Assignment, moved: Assignment, rate_bytes: int) -> None:
     """Limit what brokers copy for the moved partitions, as kafka-reassign-partitions --throttle does."""
-    from odradek.tools.cli.config_changes import set_configs
+    from odradek.tools.kafka.config_changes import set_configs
     from odradek.tools.kafka.configs import BROKER, TOPIC
 
     for topic in sorted({topic for topic, _ in moved}):

@@ -13,6 +13,7 @@ from odradek import __version__
 from odradek.tools.console import formats
 from odradek.tools.console.cluster_pool import BusyError
 from odradek.tools.console.console import EXTENSION, Console, get_console, get_cookie, render
+from odradek.tools.console.inputs import DONE
 from odradek.tools.console.pages import PAGES
 from odradek.tools.console.security import (
     SECURITY_HEADERS,
@@ -67,6 +68,7 @@ def make_app(console: Console) -> Flask:
 def _make_context() -> dict[str, Any]:
     console = get_console()
     return {
+        "done": DONE.get(request.args.get("done", "")),
         "address": console.address,
         "allows_changes": console.settings.allows_changes,
         "form_token": console.sessions.make_form_token(get_cookie()),

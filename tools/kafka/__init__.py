@@ -10,6 +10,9 @@
 - `consumer_protocol`: subscriptions and assignments of consumers
 - `similar_names`: the nearest names of a misspelt one
 - `configs`: configurations of resources, read from a cluster
+- `config_changes`: changes of configurations
+- `topic_changes`: creation and deletion of a topic
+- `record_production`: production of one record
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
 - `groups`: groups with members, committed offsets and lag

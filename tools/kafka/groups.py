@@ -1,7 +1,7 @@
 """Groups: their state, members, committed offsets and lag."""
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode
@@ -21,8 +21,8 @@ from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
 from odradek.tools.kafka.similar_names import suggest
 
 GROUP_KEY: Final = 0
-_OFFSET_FETCH_VERSION: Final = 9
-"""The newest version in which topics have names."""
+_OFFSET_VERSION: Final = 9
+"""The newest version of OffsetFetch and OffsetCommit in which topics have names."""
 
 _CONSUMER: Final = "consumer"
 _DEAD: Final = "Dead"
@@ -125,7 +125,7 @@ def fetch_committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[To
         groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in asked]
         return OffsetFetchRequest(group_id="", topics=None, groups=groups)
 
-    responses = cluster.ask_coordinators(names, GROUP_KEY, make_request, OffsetFetchResponse, _OFFSET_FETCH_VERSION)
+    responses = cluster.ask_coordinators(names, GROUP_KEY, make_request, OffsetFetchResponse, _OFFSET_VERSION)
     for _, response in responses:
         for group in response.groups:
             if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
@@ -137,6 +137,24 @@ def fetch_committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[To
                     if one.committed_offset >= 0:
                         found[group.group_id][topic.name, one.partition_index] = one.committed_offset
     return found
+
+
+def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Commit offsets of a group without members; return the error code of each partition."""
+    from odradek.protocol.messages import offset_commit as messages
+
+    topics: dict[str, list[messages.OffsetCommitRequestPartition]] = {}
+    for (topic, index), offset in sorted(offsets.items()):
+        topics.setdefault(topic, []).append(
+            messages.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        )
+    request = messages.OffsetCommitRequest(
+        group_id=group,
+        member_id="",
+        topics=[messages.OffsetCommitRequestTopic(name=topic, partitions=each) for topic, each in topics.items()],
+    )
+    response = cluster.ask_coordinator(group, GROUP_KEY, request, messages.OffsetCommitResponse, _OFFSET_VERSION)
+    return {(topic.name, one.partition_index): one.error_code for topic in response.topics for one in topic.partitions}
 
 
 def compute_lags(cluster: Cluster, groups: Iterable[Group]) -> dict[str, list[PartitionLag]]:

@@ -57,11 +57,15 @@ class ConsoleClient:
 
     def submit(self, path: str, values: Mapping[str, str], action: str | None = None, status: int = 200) -> Page:
         """Submit a form of the page at `path`, with the token that it has."""
+        data = urlencode({**self.find_token(path), **values}).encode()
+        return self._open(Request(self.url + (action or path), data), status)
+
+    def find_token(self, path: str) -> dict[str, str]:
+        """Return the field of the token in the form of a page."""
         page = self.get(path)
         found = re.search(r'name="token" value="(\w+)"', page.text)
         assert found, page.text
-        data = urlencode({"token": found[1], **values}).encode()
-        return self._open(Request(self.url + (action or path), data), status)
+        return {"token": found[1]}
 
     def _open(self, request: Request, status: int) -> Page:
         try:

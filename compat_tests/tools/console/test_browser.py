@@ -51,6 +51,14 @@ def test_the_console_is_usable_by_keyboard(browser, console, topic):
     assert browser.messages == []
 
 
+def test_pages_fit_a_phone(browser, console, topic):
+    browser.resize(360, 740)
+    for path in ("/", "/topics", f"/topics/{topic}", f"/topics/{topic}/config", f"/topics/{topic}/produce", "/groups"):
+        browser.open(console.url + path)
+        assert browser.run("document.documentElement.scrollWidth") <= 360, path
+    assert browser.messages == []
+
+
 def test_a_page_of_another_site_cannot_use_the_console(browser, console):
     browser.open(f"data:text/html,<form method=post action='{console.url}/logout'></form>")
     fetched = f"fetch('{console.url}/topics', {{mode: 'no-cors'}}).then(() => 'answered', () => 'refused')"

@@ -61,14 +61,15 @@ def _get_name(group: ListedGroup) -> str:
 def show_group() -> str:
     """Show a group. Its name is an argument, because it may contain any characters."""
     name = request.args.get("name", "")
+    return render("group.html", found=get_console().read(("group", name), lambda cluster: find_group(cluster, name)))
 
-    def work(cluster: Cluster) -> GroupLag:
-        found = fetch_groups(cluster, [name])[name]
-        if not exists(found.group):
-            raise unknown_group(cluster, name)
-        return found
 
-    return render("group.html", found=get_console().read(("group", name), work))
+def find_group(cluster: Cluster, name: str) -> GroupLag:
+    """Return a group. Raises RequestError if it does not exist."""
+    found = fetch_groups(cluster, [name])[name]
+    if not exists(found.group):
+        raise unknown_group(cluster, name)
+    return found
 
 
 def fetch_groups(cluster: Cluster, names: Any) -> dict[str, GroupLag]:

@@ -9,6 +9,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from odradek.protocol.batches.record_reader import Record
 from odradek.tools.console.console import get_arguments, get_console, render
+from odradek.tools.console.inputs import InputError
 from odradek.tools.console.records.decoding import WHOLE_CHARACTERS, show_record
 from odradek.tools.console.records.fetching import fetch_records
 from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scanner
@@ -20,10 +21,6 @@ records = Blueprint("records", __name__)
 
 _PARTS: Final = {"key": "the key", "value": "the value"}
 _POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})")
-
-
-class InputError(Exception):
-    """The user has entered something invalid. The message is one line."""
 
 
 @records.get("/topics/<name>/records")
@@ -145,6 +142,17 @@ def parse_positions(text: str, ranges: Ranges) -> dict[int, int]:
     return {partition: offset for partition, offset in found.items() if partition in ranges.end}
 
 
+def parse_time(text: str) -> int:
+    """Return the milliseconds of a time, or of a duration before now. Raises InputError."""
+    try:
+        return parse_time_ms(text)
+    except ValueError as error:
+        try:
+            return get_console().now_ms() - parse_duration_ms(text)
+        except ValueError:
+            raise InputError(f"{error}, or a duration before now such as 90m or 2h") from None
+
+
 def _select_partitions(text: str, ranges: Ranges) -> list[int]:
     if not text:
         return sorted(ranges.end)
@@ -160,14 +168,8 @@ def _parse_offset(text: str) -> int:
 
 
 def _find_time(cluster: Cluster, name: str, ranges: Ranges, partitions: list[int], text: str) -> dict[int, int]:
-    """Return the first offsets at or after a time, or a duration before now."""
-    try:
-        time_ms = parse_time_ms(text)
-    except ValueError as error:
-        try:
-            time_ms = get_console().now_ms() - parse_duration_ms(text)
-        except ValueError:
-            raise InputError(f"{error}, or a duration before now such as 90m or 2h") from None
+    """Return the first offsets at or after a time."""
+    time_ms = parse_time(text)
     keys = {(name, one): ranges.leaders[one] for one in partitions}
     found = fetch_offsets(cluster, dict.fromkeys(keys, time_ms), keys)
     return {
