@@ -28,5 +28,6 @@
 - `clusters`: `odradek cluster`
 - `logs`: `odradek log`
 - `web_console`: `odradek console`
+- `doctor`: `odradek doctor`
 - `progress`: a progress bar for long work
 """

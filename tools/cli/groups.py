@@ -102,11 +102,12 @@ class Commands:
 
         return declare
 
-    def only_command(self) -> Callable[[CommandFunction], CommandFunction]:
-        """Declare the command that has the name of the group itself; it uses a cluster and writes no tables."""
+    def only_command(self, *, has_json: bool = False) -> Callable[[CommandFunction], CommandFunction]:
+        """Declare the command that has the name of the group itself; it uses a cluster."""
+        options = {**_CONNECTION, **_JSON} if has_json else _CONNECTION
 
         def declare(function: CommandFunction) -> CommandFunction:
-            self.app.command(self.name, short_help=_summary(function))(_with_session(function, _CONNECTION))
+            self.app.command(self.name, short_help=_summary(function))(_with_session(function, options))
             return function
 
         return declare

@@ -33,6 +33,7 @@ COMMANDS: Final = (
     CommandModule("transaction", "odradek.tools.cli.transactions", "Transactions and producers; abort hanging ones."),
     CommandModule("log", "odradek.tools.cli.logs", "Dump and verify log directories offline."),
     CommandModule("console", "odradek.tools.cli.web_console", "Serve a web console for a cluster."),
+    CommandModule("doctor", "odradek.tools.cli.doctor", "Check a running cluster and its machines; show what to fix."),
     CommandModule("user", "odradek.tools.cli.users", "SCRAM users, with whose passwords clients connect."),
     CommandModule("acl", "odradek.tools.cli.acls", "Access control lists: what clients may do."),
     CommandModule("quota", "odradek.tools.cli.quotas", "Quotas of users, clients and addresses."),

@@ -9,6 +9,7 @@ from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from odradek.tools.kafka.cluster import Cluster, check, name_error
+from odradek.tools.kafka.wire_client import WireClient
 
 
 class LogReplica(NamedTuple):
@@ -49,33 +50,43 @@ def fetch_log_dirs(
             DescribeLogDirsRequestDescribableLogDirTopic(topic=topic, partitions=indexes)
             for topic, indexes in partitions.items()
         ]
+    return [
+        log_dir
+        for broker in (cluster.node_ids() if brokers is None else brokers)
+        for log_dir in fetch_log_dirs_of(cluster.broker(broker), broker, asked)
+    ]
+
+
+def fetch_log_dirs_of(
+    client: WireClient, broker: int, asked: list[DescribeLogDirsRequestDescribableLogDirTopic] | None = None
+) -> list[LogDir]:
+    """Return the log directories of the broker of a connection, with all replicas or only those `asked` for."""
+    response = client.send(DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse)
+    check(response.error_code, None, f"log directories of broker {broker}")
     found = []
-    for broker in cluster.node_ids() if brokers is None else brokers:
-        response = cluster.broker(broker).send(DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse)
-        check(response.error_code, None, f"log directories of broker {broker}")
-        for each in response.results:
-            replicas = [
-                LogReplica(
-                    broker,
-                    each.log_dir,
-                    topic.name,
-                    one.partition_index,
-                    one.partition_size,
-                    one.offset_lag,
-                    one.is_future_key,
-                )
-                for topic in each.topics
-                for one in topic.partitions
-            ]
-            found.append(
-                LogDir(
-                    broker,
-                    each.log_dir,
-                    name_error(each.error_code) if each.error_code else None,
-                    each.total_bytes if each.total_bytes >= 0 else None,
-                    each.usable_bytes if each.usable_bytes >= 0 else None,
-                    each.is_cordoned,
-                    sorted(replicas),
-                )
+    for each in response.results:
+        replicas = [
+            LogReplica(
+                broker,
+                each.log_dir,
+                topic.name,
+                one.partition_index,
+                one.partition_size,
+                one.offset_lag,
+                one.is_future_key,
             )
+            for topic in each.topics
+            for one in topic.partitions
+        ]
+        found.append(
+            LogDir(
+                broker,
+                each.log_dir,
+                name_error(each.error_code) if each.error_code else None,
+                each.total_bytes if each.total_bytes >= 0 else None,
+                each.usable_bytes if each.usable_bytes >= 0 else None,
+                each.is_cordoned,
+                sorted(replicas),
+            )
+        )
     return found
