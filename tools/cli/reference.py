@@ -27,7 +27,9 @@ def format_reference() -> str:
 def _iter_commands(prefix: str, application: typer.Typer) -> Iterator[tuple[str, str]]:
     for one in application.registered_commands:
         if not one.hidden:
-            yield f"{prefix} {one.name}", (one.short_help or "").rstrip(".").replace("|", "\\|")
+            # The only command of some groups has the name of the group, such as `odradek doctor`.
+            name = prefix if one.name == application.info.name else f"{prefix} {one.name}"
+            yield name, (one.short_help or "").rstrip(".").replace("|", "\\|")
     for group in application.registered_groups:
         assert group.typer_instance is not None
         yield from _iter_commands(f"{prefix} {group.name}", group.typer_instance)
