@@ -170,10 +170,10 @@ class _LogFlush:
         """Record the result of a sync; return the error for the callers that wait for it."""
         log, sync = self._log, self._sync
         assert sync is not None
-        now_ms = self._schedule.monotonic_ms()
-        self._times.record((now_ms - self._began_ms) / 1000)
+        ended_ms = self._schedule.monotonic_ms()
+        self._times.record((ended_ms - self._began_ms) / 1000)
         if error is None:
-            log.finish_flush(sync, now_ms)
+            log.finish_flush(sync, ended_ms)
             if sync.sealed_segments:
                 self._checkpoints.write_recovery_points_soon(log.log_directory)
         else:

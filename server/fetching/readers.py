@@ -45,8 +45,9 @@ class ReaderPosition(NamedTuple):
 class Readers:
     """The positions of all readers. Fetches of followers are none."""
 
-    def __init__(self, now_ms: Callable[[], int]) -> None:
+    def __init__(self, now_ms: Callable[[], int], monotonic_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
         # The clients that have not fetched for the longest time come first.
         self._by_client: OrderedDict[str, dict[Partition, tuple[int, int]]] = OrderedDict()
         self._count = 0
@@ -58,10 +59,10 @@ class Readers:
             positions = self._by_client[client_id] = {}
         else:
             self._by_client.move_to_end(client_id)
-        now_ms = self._now_ms()
+        monotonic_ms = self._monotonic_ms()
         before = len(positions)
         for target in targets:
-            positions[target.partition] = target.requested.fetch_offset, now_ms
+            positions[target.partition] = target.requested.fetch_offset, monotonic_ms
         self._count += len(positions) - before
         while len(self._by_client) > MAX_CLIENTS or (self._count > MAX_POSITIONS and len(self._by_client) > 1):
             _, removed = self._by_client.popitem(last=False)
@@ -72,24 +73,25 @@ class Readers:
 
         The others, and those that have expired, are removed.
         """
-        oldest_ms = self._now_ms() - EXPIRY_MS
         for client_id in list(self._by_client):
             partitions = iter(list(self._by_client.get(client_id, ())))
             while some := list(islice(partitions, size)):
                 # The client may have been removed, or may have fetched, between two lists.
-                yield list(self._list_some(client_id, some, oldest_ms))
+                yield list(self._list_some(client_id, some))
             if client_id in self._by_client and not self._by_client[client_id]:
                 del self._by_client[client_id]
 
-    def _list_some(self, client_id: str, partitions: "list[Partition]", oldest_ms: int) -> Iterator[ReaderPosition]:
+    def _list_some(self, client_id: str, partitions: "list[Partition]") -> Iterator[ReaderPosition]:
+        now_ms, monotonic_ms = self._now_ms(), self._monotonic_ms()
         positions = self._by_client.get(client_id, {})
         for partition in partitions:
             position = positions.get(partition)
             if position is None:
                 continue
             offset, fetched_ms = position
-            if fetched_ms < oldest_ms or not partition.is_leader:
+            age_ms = monotonic_ms - fetched_ms
+            if age_ms > EXPIRY_MS or not partition.is_leader:
                 del positions[partition]
                 self._count -= 1
             else:
-                yield ReaderPosition(client_id, partition, offset, fetched_ms)
+                yield ReaderPosition(client_id, partition, offset, now_ms - age_ms)

@@ -53,7 +53,7 @@ class BrokerMetrics:
         self._view.services = services
         self.times.others.append(services.logs.flush_task.times)
         self._view.state = RUNNING
-        services.readers = Readers(services.now_ms)
+        services.readers = Readers(services.now_ms, services.monotonic_ms)
 
     def begin_stop(self) -> None:
         """Show the broker as stopping."""

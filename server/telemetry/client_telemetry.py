@@ -109,12 +109,12 @@ class ClientTelemetry:
         self, context: RequestContext, request: GetTelemetrySubscriptionsRequest
     ) -> GetTelemetrySubscriptionsResponse:
         """Return the metrics that the broker wants from the client. Raises KafkaError THROTTLING_QUOTA_EXCEEDED."""
-        now_ms = self._monotonic_ms()
+        monotonic_ms = self._monotonic_ms()
         instance_id = request.client_instance_id
         if instance_id == ZERO_UUID:
             instance_id = self._instances.make_id()
-        instance = self._instances.find(bytes(instance_id), context, now_ms)
-        if not instance.accept_get(now_ms) and instance.last_error not in _GET_WITHOUT_WAIT:
+        instance = self._instances.find(bytes(instance_id), context, monotonic_ms)
+        if not instance.accept_get(monotonic_ms) and instance.last_error not in _GET_WITHOUT_WAIT:
             raise self._throttle(instance)
         instance.last_error = ErrorCode.NONE
         return GetTelemetrySubscriptionsResponse(
@@ -133,10 +133,10 @@ class ClientTelemetry:
         """Store the metrics of a client. Raises KafkaError."""
         if request.client_instance_id in _RESERVED_IDS:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the client instance id is reserved")
-        now_ms = self._monotonic_ms()
-        instance = self._instances.find(bytes(request.client_instance_id), context, now_ms)
+        monotonic_ms = self._monotonic_ms()
+        instance = self._instances.find(bytes(request.client_instance_id), context, monotonic_ms)
         try:
-            self._check_push(instance, request, now_ms)
+            self._check_push(instance, request, monotonic_ms)
         except KafkaError as error:
             instance.last_error = error.code
             raise
@@ -178,9 +178,9 @@ class ClientTelemetry:
         )
 
     def _remove_idle_in_steps(self) -> Generator[None, None, None]:
-        now_ms = self._monotonic_ms()
-        yield from self._instances.remove_idle_in_steps(now_ms)
-        yield from self._series.remove_idle_in_steps(now_ms)
+        monotonic_ms = self._monotonic_ms()
+        yield from self._instances.remove_idle_in_steps(monotonic_ms)
+        yield from self._series.remove_idle_in_steps(monotonic_ms)
 
     def _throttle(self, instance: ClientInstance) -> KafkaError:
         self._throttled += 1
@@ -189,11 +189,11 @@ class ClientTelemetry:
             f"the request of client instance {uuid_text(instance.id)} precedes the next push interval",
         )
 
-    def _check_push(self, instance: ClientInstance, request: PushTelemetryRequest, now_ms: int) -> None:
+    def _check_push(self, instance: ClientInstance, request: PushTelemetryRequest, monotonic_ms: int) -> None:
         """Raise KafkaError for a push that is not accepted, in the order of Kafka's checks."""
         if instance.is_terminating:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the previous push of the client instance was its last")
-        if not instance.accept_push(now_ms) and not request.terminating:
+        if not instance.accept_push(monotonic_ms) and not request.terminating:
             raise self._throttle(instance)
         if request.subscription_id != instance.subscription_id:
             self._unknown += 1
@@ -237,9 +237,9 @@ class ClientTelemetry:
 
     def _report_invalid(self, instance: ClientInstance, error: Exception) -> None:
         self._invalid += 1
-        now_ms = self._monotonic_ms()
-        if now_ms >= self._next_log_ms:
-            self._next_log_ms = now_ms + _LOG_INTERVAL_MS
+        monotonic_ms = self._monotonic_ms()
+        if monotonic_ms >= self._next_log_ms:
+            self._next_log_ms = monotonic_ms + _LOG_INTERVAL_MS
             logger.warning(
                 "metrics of a client cannot be decoded; the client stops pushing client_id=%s software=%s error=%s",
                 shorten(instance.attributes[CLIENT_ID]), instance.attributes[CLIENT_SOFTWARE_NAME], error,

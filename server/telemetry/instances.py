@@ -72,22 +72,22 @@ class ClientInstance:
         """The time without a request after which the client is taken to be gone."""
         return max(MIN_EXPIRY_MS, EXPIRY_INTERVALS * self.interval_ms)
 
-    def accept_get(self, now_ms: int) -> bool:
+    def accept_get(self, monotonic_ms: int) -> bool:
         """Return whether a push interval has passed since the last request that was accepted."""
-        if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
+        if monotonic_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return False
-        self.last_get_ms = now_ms
+        self.last_get_ms = monotonic_ms
         return True
 
-    def accept_push(self, now_ms: int) -> bool:
+    def accept_push(self, monotonic_ms: int) -> bool:
         """Return whether a push interval has passed since the last push.
 
         The first push after GetTelemetrySubscriptions may be earlier: clients shorten or lengthen the first interval by
         up to a half, so that they do not push at the same time.
         """
-        if self.last_get_ms <= self.last_push_ms and now_ms - self.last_push_ms < self.interval_ms:
+        if self.last_get_ms <= self.last_push_ms and monotonic_ms - self.last_push_ms < self.interval_ms:
             return False
-        self.last_push_ms = now_ms
+        self.last_push_ms = monotonic_ms
         return True
 
 
@@ -113,7 +113,7 @@ class ClientInstances:
             if made not in self._instances and not uuid_text(made).startswith("-"):
                 return made
 
-    def find(self, instance_id: bytes, context: RequestContext, now_ms: int) -> ClientInstance:
+    def find(self, instance_id: bytes, context: RequestContext, monotonic_ms: int) -> ClientInstance:
         """Return the instance in the present version of the subscriptions, made if it is not known."""
         instance = self._instances.get(instance_id)
         if instance is None or instance.version != self._subscriptions.version:
@@ -125,12 +125,12 @@ class ClientInstances:
         if len(self._instances) > MAX_INSTANCES:
             oldest_id, _ = self._instances.popitem(last=False)
             self._deadlines.remove(oldest_id)
-        self._deadlines.set(instance_id, now_ms + instance.expiry_ms)
+        self._deadlines.set(instance_id, monotonic_ms + instance.expiry_ms)
         return instance
 
-    def remove_idle_in_steps(self, now_ms: int) -> Generator[None, None, None]:
+    def remove_idle_in_steps(self, monotonic_ms: int) -> Generator[None, None, None]:
         """Remove the instances that have sent no request for three push intervals."""
-        while due := self._deadlines.take_due(now_ms, _REMOVED_PER_STEP):
+        while due := self._deadlines.take_due(monotonic_ms, _REMOVED_PER_STEP):
             for instance_id in due:
                 self._instances.pop(instance_id, None)
             yield

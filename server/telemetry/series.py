@@ -106,7 +106,7 @@ class ClientSeries:
         self._instances: dict[bytes, _Instance] = {}
         self._deadlines: Deadlines[bytes] = Deadlines()
 
-    def put_in_steps(self, client: PushingClient, pushed: DecodedMetrics, now_ms: int) -> Generator[None, None, None]:
+    def put_in_steps(self, client: PushingClient, pushed: DecodedMetrics, monotonic_ms: int) -> Generator[None, None, None]:
         """Store the values of a push, and remove what the client has not pushed for `expiry_ms`."""
         self.dropped += pushed.skipped
         try:
@@ -114,12 +114,12 @@ class ClientSeries:
                 if number % _STEP == _STEP - 1:
                     yield
                 # In each step: another push of the client may have removed it meanwhile.
-                instance = self._find_instance(client, now_ms)
+                instance = self._find_instance(client, monotonic_ms)
                 if pushed.resource:
                     instance.resource = pushed.resource
-                if not self._put(client.instance_id, instance, point, now_ms):
+                if not self._put(client.instance_id, instance, point, monotonic_ms):
                     self.dropped += 1
-            yield from self._remove_old_in_steps(client.instance_id, now_ms - client.expiry_ms)
+            yield from self._remove_old_in_steps(client.instance_id, monotonic_ms - client.expiry_ms)
         finally:
             self._remove_if_empty(client.instance_id)
 
@@ -128,9 +128,9 @@ class ClientSeries:
         if instance_id in self._instances:
             self._deadlines.set(instance_id, deadline_ms)
 
-    def remove_idle_in_steps(self, now_ms: int) -> Generator[None, None, None]:
+    def remove_idle_in_steps(self, monotonic_ms: int) -> Generator[None, None, None]:
         """Remove the series that have expired."""
-        while due := self._deadlines.take_due(now_ms, 1):
+        while due := self._deadlines.take_due(monotonic_ms, 1):
             instance = self._instances.pop(due[0], None)
             for name in () if instance is None else instance.names:
                 self._remove_member(name, due[0])
@@ -155,12 +155,12 @@ class ClientSeries:
             for labels, series in list(member.items()):
                 yield from _make_samples(instance.labels + labels, series.value)
 
-    def _find_instance(self, client: PushingClient, now_ms: int) -> _Instance:
+    def _find_instance(self, client: PushingClient, monotonic_ms: int) -> _Instance:
         instance = self._instances.get(client.instance_id)
         if instance is None:
             instance = self._instances[client.instance_id] = _Instance()
         instance.labels = client.labels
-        self._deadlines.set(client.instance_id, now_ms + client.expiry_ms)
+        self._deadlines.set(client.instance_id, monotonic_ms + client.expiry_ms)
         return instance
 
     def _remove_if_empty(self, instance_id: bytes) -> None:
@@ -169,7 +169,7 @@ class ClientSeries:
             del self._instances[instance_id]
             self._deadlines.remove(instance_id)
 
-    def _put(self, instance_id: bytes, instance: _Instance, point: Point, now_ms: int) -> bool:
+    def _put(self, instance_id: bytes, instance: _Instance, point: Point, monotonic_ms: int) -> bool:
         """Store the value of a point; return whether there was room for it."""
         metric = point.metric
         name = make_metric_name(metric.name, metric.unit, metric.kind)
@@ -199,7 +199,7 @@ class ClientSeries:
         else:
             series.value = _add(series.value, point.value) if metric.is_delta else point.value
         series.size = max(series.size, size)
-        series.updated_ms = now_ms
+        series.updated_ms = monotonic_ms
         return True
 
     def _remove_old_in_steps(self, instance_id: bytes, before_ms: int) -> Generator[None, None, None]:

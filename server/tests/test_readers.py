@@ -22,7 +22,7 @@ class Case:
 
     def __init__(self):
         self.now_ms = 1_000_000
-        self.readers = Readers(lambda: self.now_ms)
+        self.readers = Readers(lambda: 5_000_000_000, lambda: self.now_ms)
         self.partitions = [Partition(index) for index in range(4)]
 
     def fetch(self, client_id, **offsets):
@@ -48,6 +48,13 @@ def test_the_last_fetch_of_each_client_and_partition_counts(case):
     case.fetch("a", p0=90)
     case.fetch("b", p0=100)
     assert case.positions() == {("a", 0): (90, 10), ("a", 1): (20, 80), ("b", 0): (100, 0)}
+
+
+def test_the_time_of_a_fetch_is_shown_by_the_wall_clock(case):
+    case.fetch("a", p0=1)
+    case.now_ms += 700
+    ((one,),) = case.readers.list_positions()
+    assert one.fetched_ms == 5_000_000_000 - 700
 
 
 def test_a_position_beyond_the_high_watermark_has_no_lag(case):
