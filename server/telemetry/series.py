@@ -106,7 +106,9 @@ class ClientSeries:
         self._instances: dict[bytes, _Instance] = {}
         self._deadlines: Deadlines[bytes] = Deadlines()
 
-    def put_in_steps(self, client: PushingClient, pushed: DecodedMetrics, monotonic_ms: int) -> Generator[None, None, None]:
+    def put_in_steps(
+        self, client: PushingClient, pushed: DecodedMetrics, monotonic_ms: int
+    ) -> Generator[None, None, None]:
         """Store the values of a push, and remove what the client has not pushed for `expiry_ms`."""
         self.dropped += pushed.skipped
         try:
