@@ -1,24 +1,25 @@
 """The commands `odradek transaction`."""
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
-from odradek.tools.kafka.offsets import TopicPartition, check_partitions, find_leaders, group_by_leader
+from odradek.tools.kafka.cluster import RequestError, check
+from odradek.tools.kafka.offsets import check_partitions, find_leaders
 from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.kafka.transactions import (
+    TRANSACTION_KEY,
+    find_hanging_transactions,
+    iter_producers,
+    list_known_transactions,
+)
 
-if TYPE_CHECKING:
-    from odradek.protocol.messages.describe_producers import DescribeProducersResponseProducerState
-
-_TRANSACTION_KEY: Final = 1
 _LIST_KEYS: Final = ("transactional_id", "coordinator", "producer_id", "state")
 _PRODUCER_KEYS: Final = (
     "producer_id",
@@ -55,7 +56,11 @@ def list_transactions(
     ] = None,
 ) -> None:
     """List the transactional ids."""
-    session.output.show(Table(_LIST_KEYS, _list(session.cluster, states, producer_ids, duration_ms, pattern)))
+    try:
+        found = list_known_transactions(session.cluster, states, producer_ids, duration_ms, pattern)
+    except ValueError as error:
+        raise CommandError(str(error), exit_code=EXIT_USAGE) from None
+    session.output.show(Table(_LIST_KEYS, found))
 
 
 @commands.command("describe")
@@ -70,19 +75,17 @@ def describe(
     )
 
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    response = session.cluster.ask_coordinator(
-        transactional_id, _TRANSACTION_KEY, request, DescribeTransactionsResponse
-    )
+    response = session.cluster.ask_coordinator(transactional_id, TRANSACTION_KEY, request, DescribeTransactionsResponse)
     [state] = response.transaction_states
     if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        names = [str(row[0]) for row in _list(session.cluster)]
+        names = [one.transactional_id for one in list_known_transactions(session.cluster)]
         message = f"transactional id {transactional_id} does not exist{suggest(transactional_id, names)}"
         raise RequestError("TRANSACTIONAL_ID_NOT_FOUND", message)
     check(state.error_code, None, f"transactional id {transactional_id}")
     started_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     fields: dict[str, JsonValue] = {
         "transactional_id": state.transactional_id,
-        "coordinator": session.cluster.find_coordinators([transactional_id], _TRANSACTION_KEY)[transactional_id],
+        "coordinator": session.cluster.find_coordinators([transactional_id], TRANSACTION_KEY)[transactional_id],
         "producer_id": state.producer_id,
         "producer_epoch": state.producer_epoch,
         "state": state.transaction_state,
@@ -109,7 +112,7 @@ def describe_producers(session: Session, topic: Topic, partition: Partition) -> 
             one.coordinator_epoch,
             one.current_txn_start_offset if one.current_txn_start_offset >= 0 else None,
         )
-        for _, one in _describe_producers(session.cluster, {key: leaders[key]})
+        for _, one in iter_producers(session.cluster, {key: leaders[key]})
     ]
     session.output.show(Table(_PRODUCER_KEYS, rows))
 
@@ -140,17 +143,7 @@ def find_hanging(
     if topic is not None and partition is not None and broker is None:
         check_partitions([(topic, partition)], leaders)
     before_ms = int(time.time() * 1000) - max_timeout_ms
-    opened = [
-        (key, one)
-        for key, one in _describe_producers(session.cluster, leaders)
-        if one.current_txn_start_offset >= 0 and one.last_timestamp <= before_ms
-    ]
-    known = _find_known(session.cluster, {one.producer_id for _, one in opened}) if opened else {}
-    rows: list[Row] = [
-        (*key, one.producer_id, one.producer_epoch, one.coordinator_epoch, one.current_txn_start_offset)
-        for key, one in opened
-        if key not in known.get(one.producer_id, set())
-    ]
+    rows = find_hanging_transactions(session.cluster, leaders, before_ms)
     session.output.show(Table(_HANGING_KEYS, rows, is_marked=lambda row: True))
 
 
@@ -171,7 +164,7 @@ def abort(
     check_partitions([key], leaders)
     found = [
         one
-        for _, one in _describe_producers(session.cluster, {key: leaders[key]})
+        for _, one in iter_producers(session.cluster, {key: leaders[key]})
         if one.current_txn_start_offset == start_offset
     ]
     if not found:
@@ -197,70 +190,3 @@ def abort(
         for one in each.partitions
     ]
     return session.finish("transaction", "aborted", outcomes)
-
-
-def _list(
-    cluster: Cluster,
-    states: list[str] | None = None,
-    producer_ids: list[int] | None = None,
-    duration_ms: int | None = None,
-    pattern: str | None = None,
-) -> list[Row]:
-    from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-
-    rows: list[Row] = []
-    request = ListTransactionsRequest(
-        state_filters=states or [],
-        producer_id_filters=producer_ids or [],
-        duration_filter=-1 if duration_ms is None else duration_ms,
-        transactional_id_pattern=pattern,
-    )
-    for broker, response in cluster.ask_each_broker(request, ListTransactionsResponse):
-        check(response.error_code, None, f"transactions of broker {broker}")
-        if response.unknown_state_filters:
-            raise CommandError(f"unknown state: {', '.join(response.unknown_state_filters)}", exit_code=EXIT_USAGE)
-        rows += [
-            (one.transactional_id, broker, one.producer_id, one.transaction_state)
-            for one in response.transaction_states
-        ]
-    return sorted(rows, key=lambda row: str(row[0]))
-
-
-def _find_known(cluster: Cluster, producer_ids: set[int]) -> dict[int, set[TopicPartition]]:
-    """Return the partitions in the transactions that coordinators have of producers."""
-    from odradek.protocol.messages.describe_transactions import (
-        DescribeTransactionsRequest,
-        DescribeTransactionsResponse,
-    )
-
-    known: dict[int, set[TopicPartition]] = {}
-    for name, *_ in _list(cluster, producer_ids=sorted(producer_ids)):
-        request = DescribeTransactionsRequest(transactional_ids=[str(name)])
-        response = cluster.ask_coordinator(str(name), _TRANSACTION_KEY, request, DescribeTransactionsResponse)
-        for state in response.transaction_states:
-            if not state.error_code:
-                partitions = {(topic.topic, index) for topic in state.topics for index in topic.partitions}
-                known.setdefault(state.producer_id, set()).update(partitions)
-    return known
-
-
-def _describe_producers(
-    cluster: Cluster, leaders: Mapping[TopicPartition, int]
-) -> Iterator[tuple[TopicPartition, "DescribeProducersResponseProducerState"]]:
-    """Iterate over the producers of partitions."""
-    from odradek.protocol.messages import describe_producers as messages
-
-    for leader, topics in group_by_leader(leaders, leaders).items():
-        request = messages.DescribeProducersRequest(
-            topics=[
-                messages.DescribeProducersRequestTopicRequest(name=topic, partition_indexes=indexes)
-                for topic, indexes in topics.items()
-            ]
-        )
-        for topic in cluster.broker(leader).send(request, messages.DescribeProducersResponse).topics:
-            for partition in topic.partitions:
-                if partition.error_code:
-                    name = f"{topic.name}-{partition.partition_index}"
-                    raise make_error(partition.error_code, partition.error_message, name)
-                for one in sorted(partition.active_producers, key=lambda one: one.producer_id):
-                    yield (topic.name, partition.partition_index), one

@@ -31,6 +31,10 @@ def console(
         list[str] | None,
         typer.Option(metavar="NAME", help="Name by which browsers may reach the console; repeatable."),
     ] = None,
+    metrics_url: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="Metrics of a broker, for the lag of readers; repeatable (metrics.listener)."),
+    ] = None,
 ) -> None:
     """Serve a web console for the cluster, until it is interrupted.
 
@@ -60,7 +64,7 @@ def console(
         raise CommandError(f"--listen {listen}: {error.strerror or error}", exit_code=EXIT_USAGE) from None
     bound_port = listening.getsockname()[1]
     names = frozenset(name.lower() for name in [host, *(host_name or [])])
-    settings = ConsoleSettings(password, allow_changes, names, f"_{bound_port}")
+    settings = ConsoleSettings(password, allow_changes, names, f"_{bound_port}", tuple(metrics_url or ()))
     with listening:
         serve(make_console(connection, settings), listening, _report)
 

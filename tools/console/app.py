@@ -33,8 +33,16 @@ _STATUS_OF_ERRORS: Mapping[str, int] = {
     "UNKNOWN_TOPIC_OR_PARTITION": 404,
     "INVALID_TOPIC_EXCEPTION": 404,
     "GROUP_ID_NOT_FOUND": 404,
+    "SECURITY_DISABLED": 404,
+    "UNSUPPORTED": 404,
     "OFFSET_OUT_OF_RANGE": 404,
     "BROKER_NOT_AVAILABLE": 404,
+}
+
+_TITLES_OF_ERRORS: Mapping[str, str] = {
+    "SECURITY_DISABLED": "The cluster has no authorizer",
+    "UNSUPPORTED": "The cluster does not have this",
+    "NO_METRICS": "The metrics cannot be read",
 }
 
 Returned = str | AnyResponse | tuple[str, int]
@@ -127,7 +135,7 @@ def _show_unreachable(error: NoResponseError) -> tuple[str, int]:
 
 def _show_refused(error: RequestError) -> tuple[str, int]:
     status = 403 if error.code.endswith("AUTHORIZATION_FAILED") else _STATUS_OF_ERRORS.get(error.code, 502)
-    return _show_error(status, error.code, str(error))
+    return _show_error(status, _TITLES_OF_ERRORS.get(error.code, error.code), str(error))
 
 
 def _show_busy(error: BusyError) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from typing import Final, TypeVar, cast
 from flask import current_app, render_template, request
 
 from odradek.tools.console.cluster_pool import CACHE_S, Cache, ClusterPool
+from odradek.tools.console.lag_history import LagHistory
 from odradek.tools.console.security import LoginAttempts, Sessions
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster
@@ -34,6 +35,7 @@ class Console:
         self.settings = settings
         self.sessions = Sessions(settings.password, monotonic)
         self.attempts = LoginAttempts(monotonic)
+        self.lag_history = LagHistory()
         self.cookie_name = f"odradek_console{settings.cookie_suffix}"
         self._now_s = now_s
         self._pool = ClusterPool(make_cluster, monotonic)

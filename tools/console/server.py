@@ -1,15 +1,21 @@
 """The web server: listens, and serves until it is interrupted."""
 
 import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import waitress
 
 from odradek.tools.console.app import MAX_REQUEST_BYTES, make_app
+from odradek.tools.console.cluster_pool import BusyError
 from odradek.tools.console.console import Console
+from odradek.tools.console.lag_history import SAMPLE_S
+from odradek.tools.console.pages.groups import sample_lag
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.cluster import Cluster, RequestError
+from odradek.tools.kafka.connection_errors import NoResponseError
 from odradek.tools.kafka.profile import Connection
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
@@ -54,9 +60,20 @@ def make_server(console: Console, listening: socket.socket) -> Any:
 def serve(console: Console, listening: socket.socket, report: Callable[[str], None]) -> None:
     """Serve pages until the process is interrupted; report the address when requests are accepted."""
     server = make_server(console, listening)
+    stop = threading.Event()
+    threading.Thread(target=_sample_lag, args=(console, stop), name="lag", daemon=True).start()
     host, port = listening.getsockname()[:2]
     report(f"http://{Address(host, port)}/")
     try:
         server.run()
     finally:
+        stop.set()
         server.close()
+
+
+def _sample_lag(console: Console, stop: threading.Event) -> None:
+    """Sample the lag of groups until `stop` is set. A cluster that does not answer leaves a gap."""
+    while not stop.is_set():
+        with suppress(BusyError, NoResponseError, RequestError):
+            sample_lag(console)
+        stop.wait(SAMPLE_S)

@@ -13,9 +13,11 @@ class ConsoleSettings(NamedTuple):
     allows_changes: the pages that change the cluster are served
     host_names: names besides IP addresses and localhost by which browsers may reach the console
     cookie_suffix: distinguishes the cookies of several consoles on one host, which browsers share between ports
+    metrics_urls: metrics of the brokers, for the lag of readers; empty for those that the brokers report
     """
 
     password: str | None = None
     allows_changes: bool = False
     host_names: frozenset[str] = frozenset()
     cookie_suffix: str = ""
+    metrics_urls: tuple[str, ...] = ()

@@ -17,6 +17,7 @@
 - `log_dirs`: log directories of brokers
 - `groups`: groups with members, committed offsets and lag
 - `readers`: clients that fetch, from the metrics of brokers
+- `transactions`: transactions of coordinators, and in partitions
 - `times`: times and durations in command lines
 - `scram_users`: SCRAM users
 - `acls`: ACLs

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from flask import Blueprint, request
 
-from odradek.tools.console.console import get_arguments, get_console, render
+from odradek.tools.console.console import Console, get_arguments, get_console, render
 from odradek.tools.console.paging import read_view, select
 from odradek.tools.kafka.cluster import Cluster
 from odradek.tools.kafka.groups import (
@@ -61,7 +61,17 @@ def _get_name(group: ListedGroup) -> str:
 def show_group() -> str:
     """Show a group. Its name is an argument, because it may contain any characters."""
     name = request.args.get("name", "")
-    return render("group.html", found=get_console().read(("group", name), lambda cluster: find_group(cluster, name)))
+    console = get_console()
+    found = console.read(("group", name), lambda cluster: find_group(cluster, name))
+    console.lag_history.mark_opened(name)
+    return render("group.html", found=found, chart=console.lag_history.draw(name))
+
+
+def sample_lag(console: Console) -> None:
+    """Add a sample to the history of the lag."""
+    names = console.lag_history.select([one.group for one in console.read("groups", list_groups)])
+    found = console.read_now(lambda cluster: fetch_groups(cluster, names)) if names else {}
+    console.lag_history.add(console.now_ms(), {name: one.lag for name, one in found.items()})
 
 
 def find_group(cluster: Cluster, name: str) -> GroupLag:

@@ -1,0 +1,98 @@
+"""ACLs, users, quotas, transactions and readers in the console, on a broker with an authorizer."""
+
+import socket
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from compat_tests import transaction_frames as frames
+from compat_tests.backends import BROKERS
+from compat_tests.bad_frames import Connection
+from compat_tests.clients import load
+from compat_tests.clients.common import Message, ProducerOptions, wait_until
+from compat_tests.conftest import SHARED_PROPERTIES
+from compat_tests.tools.eventually import eventually
+from compat_tests.tools.test_security import AUTHORIZERS
+
+pytestmark = [pytest.mark.side_by_side]
+
+CLIENT = load("confluent")
+
+
+@pytest.fixture(scope="module")
+def broker(backend, request):
+    """A broker without verification of transactions, for which every client is a super user."""
+    if backend == "kafka":
+        request.getfixturevalue("kafka_jars")
+    properties = {
+        "authorizer.class.name": AUTHORIZERS[backend],
+        "super.users": "User:ANONYMOUS",
+        "transaction.partition.verification.enable": "false",
+    }
+    if backend == "odradek":
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            properties["metrics.listener"] = f"127.0.0.1:{free.getsockname()[1]}"
+    with BROKERS[backend]({**SHARED_PROPERTIES, **properties}) as started:
+        yield started
+
+
+def test_acls_users_and_quotas(console, odradek, tmp_path):
+    password = tmp_path / "password"
+    password.write_text("secret")
+    odradek("acl", "create", "--deny-principal", "User:<b>", "--operation", "Read", "--topic", "orders")
+    odradek("user", "create", "alice", "--password-file", str(password))
+    odradek("quota", "alter", "--user", "alice", "--set", "producer_byte_rate=1048576")
+
+    def check():
+        acls = console.get("/acls")
+        assert acls.find_row("Topic orders") == ["Topic orders", "User:&lt;b&gt;", "*", "Read", "Deny"]
+        assert "SCRAM-SHA-512, 4,096 iterations" in console.get("/users").find_row("alice")[1]
+        assert console.get("/quotas").find_row("user alice")[1] == "producer_byte_rate = 1,048,576"
+
+    eventually(check)
+
+
+def test_transactions(console, broker, admin, unique):
+    admin.create_topic(unique, 1)
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(transactional_id=unique)) as producer:
+        producer.begin()
+        producer.produce(unique, [Message(b"x")])
+        row = console.get(f"/transactions?search={unique}").find_row(unique)
+        assert (row[1], row[4]) == ("Ongoing", "1")
+        producer.abort()
+
+
+def test_a_hanging_transaction(console, broker, admin, unique):
+    admin.create_topic(unique, 1)
+    with Connection(broker.port) as connection:
+        frames.await_coordinator(connection)
+        frames.await_topic(connection, unique)
+        late = frames.start(connection, unique)
+        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    assert "There are none" in console.get(f"/transactions/hanging?topic={unique}").text
+    wait_until(lambda: len(console.get(f"/transactions/hanging?topic={unique}&age=0").rows) > 1)
+    row = console.get("/transactions/hanging?age=0").find_row(unique)
+    assert row[1:4] == ["0", "0", str(late.producer_id)]
+
+
+def test_readers(console, broker, backend, admin, unique):
+    if backend == "kafka":
+        assert "has no metrics.listener" in console.get("/readers", 404).text
+        return
+    admin.create_topic(unique, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for index in range(10):
+        producer.produce(unique, str(index))
+    producer.flush()
+    reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "client.id": "no-commits", "group.id": "unused"})
+    reader.assign([TopicPartition(unique, 0, 4)])
+    try:
+        assert wait_until(lambda: reader.consume(1, 1))
+
+        def check():
+            row = console.get(f"/readers?search={unique}").find_row("no-commits")
+            assert row[1:3] == [unique, "0"] and int(row[3]) + int(row[4]) == 10
+
+        eventually(check)
+    finally:
+        reader.close()
