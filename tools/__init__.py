@@ -3,5 +3,6 @@
 - `kafka`: connection profiles, security, and a client for the calls of administrators
 - `logs`: log directories, read offline
 - `console`: the web console
+- `doctor`: checks of a running broker and its machine
 - `cli`: the command line `odradek`
 """

@@ -72,7 +72,10 @@ class Listener:
     def __init__(self, max_reauth_ms: int = 0) -> None:
         self.clock = Clock()
         services: Any = SimpleNamespace(
-            slices=Slices(self.clock, self.clock.seconds), apis=served_apis(in_cluster=False), features=Features()
+            slices=Slices(self.clock, self.clock.seconds),
+            apis=served_apis(in_cluster=False),
+            features=Features(),
+            wants_client_metrics=False,
         )
         all_apis = Dispatch(services, services.apis)
         # No other handler finds its parts here.
