@@ -13,6 +13,7 @@
 - `reassignments`: `odradek partition reassign`
 - `consumer_groups`: `odradek group`
 - `offset_reset`: `odradek group reset`
+- `records`: `odradek record`
 - `configs`: `odradek config`
 - `brokers`: `odradek broker`
 - `features`: `odradek cluster features`

@@ -27,6 +27,7 @@ COMMANDS: Final = (
         "Partitions: offsets, leaders, reassignment, deletion of records.",
     ),
     CommandModule("group", "odradek.tools.cli.consumer_groups", "Consumer groups: members, lag, offsets, reset."),
+    CommandModule("record", "odradek.tools.cli.records", "Consume and produce records."),
     CommandModule("config", "odradek.tools.cli.configs", "List, describe and alter configurations; show properties."),
     CommandModule("broker", "odradek.tools.cli.brokers", "Brokers: disks, configurations, APIs."),
     CommandModule("cluster", "odradek.tools.cli.clusters", "State, features and quorum; run one on this machine."),

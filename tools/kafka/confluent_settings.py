@@ -5,8 +5,6 @@ Kafka's clients and librdkafka have the same name for most properties. Those of 
 
 from collections.abc import Iterator, Mapping
 
-from odradek.server.config.sasl import LOGIN_MODULES
-from odradek.server.security.sasl.settings import JAAS, find_login_module
 from odradek.tools.kafka.profile import Connection, ProfileError
 
 _SAME_NAMES = frozenset(
@@ -70,6 +68,11 @@ def _make_tls_settings(properties: Mapping[str, str]) -> Iterator[tuple[str, str
 
 
 def _make_login_settings(properties: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    # Imported here because the package imports the declarations of all properties, which takes some 100 ms.
+    from odradek.properties import PropertyError
+    from odradek.server.config.sasl import LOGIN_MODULES
+    from odradek.server.security.sasl.settings import JAAS, find_login_module
+
     mechanism = properties.get("sasl.mechanism", "GSSAPI")
     if mechanism not in LOGIN_MODULES:
         raise ProfileError(f"sasl.mechanism {mechanism}: must be one of: {', '.join(LOGIN_MODULES)}")
@@ -79,8 +82,6 @@ def _make_login_settings(properties: Mapping[str, str]) -> Iterator[tuple[str, s
             if name in properties:
                 yield translated, properties[name]
         return
-    from odradek.properties import PropertyError
-
     try:
         module = find_login_module(JAAS, mechanism, properties.get("sasl.jaas.config"))
     except PropertyError as error:
