@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-Respond = Callable[[str, Mapping[str, str], bytes], tuple[int, bytes]]
-"""Returns status and content, given the method, the headers and the content of a request."""
+Respond = Callable[[str, str, Mapping[str, str], bytes], tuple[int, bytes]]
+"""Returns status and content, given the method, the path, the headers and the content of a request."""
 
 
 @contextmanager
@@ -22,7 +22,7 @@ def serving(respond: Respond) -> Iterator[str]:
 
         def respond(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, data = respond(self.command, self.headers, body)  # type: ignore[arg-type]  # it has the methods
+            status, data = respond(self.command, self.path, self.headers, body)  # type: ignore[arg-type]  # it has the methods
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()

@@ -50,7 +50,7 @@ class Issuer:
         self.key = private_key("RS256")
         self.url = ""
 
-    def respond(self, method: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    def respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         if method == "GET":
             return 200, make_key_set(make_jwk(self.key, "RS256", kid="1"))
         return self.grant(headers.get("Authorization"), body.decode())

@@ -39,7 +39,7 @@ class Issuer:
         self.requests = 0
         self.url = ""
 
-    def respond(self, method: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
+    def respond(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> tuple[int, bytes]:
         self.requests += 1
         return 200, make_key_set(make_jwk(private_key("RS256", self.key_name), "RS256", kid=self.key_name))
 

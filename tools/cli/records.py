@@ -488,10 +488,10 @@ def _send(
                 else sources.make_line_parser(encoders, template, separator, null)
             )
             producer.send(sources.read_lines(streams, parse, progress))
+        producer.finish()
     except KeyboardInterrupt:
         producer.abandon()
         raise
-    producer.finish()
 
 
 def _report(session: Session, topic: str, producer: "RecordProducer") -> int:

@@ -25,10 +25,16 @@ class AvroSchema:
         """Parse schemas. Raises ValueError."""
         self._names: dict[str, Any] = {}
         try:
-            for each in references:
-                fastavro.parse_schema(_without_logical_types(json.loads(each)), named_schemas=self._names)
-            self._schema = fastavro.parse_schema(_without_logical_types(json.loads(text)), named_schemas=self._names)
-        except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError, TypeError) as error:
+            definitions = {_full_name(schema, ""): schema for schema in map(json.loads, references)}
+            complete = _inline(_without_logical_types(json.loads(text)), definitions, "")
+            self._schema = fastavro.parse_schema(complete, named_schemas=self._names)
+        except (
+            fastavro.schema.SchemaParseException,
+            fastavro.schema.UnknownType,
+            ValueError,
+            TypeError,
+            KeyError,
+        ) as error:
             raise ValueError(f"invalid Avro schema: {error}") from None
 
     def decode(self, data: bytes) -> Any:
@@ -92,7 +98,9 @@ class AvroSchema:
                 continue
             if validate(converted, self._expand(branch), raise_errors=False):
                 return converted
-        raise UnencodableError(reasons[0] if len(reasons) == 1 else f"{str(value)[:100]} fits no type of the union")
+        is_optional = len(branches) == 2 and "null" in branches
+        reason = reasons[0] if is_optional and reasons else f"{str(value)[:100]} fits no type of the union"
+        raise UnencodableError(reason)
 
     def _expand(self, branch: Any) -> Any:
         return self._names.get(branch, branch) if isinstance(branch, str) else branch
@@ -121,6 +129,34 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _as_json(each) for key, each in value.items()}
     return value
+
+
+def _full_name(schema: Any, namespace: str) -> str:
+    name = str(schema["name"])
+    within = schema.get("namespace", namespace)
+    return name if "." in name or not within else f"{within}.{name}"
+
+
+def _inline(schema: Any, definitions: dict[str, Any], namespace: str) -> Any:
+    """Return a schema with definitions where their names are first used, because fastavro knows no others."""
+    if isinstance(schema, str):
+        for name in (schema, f"{namespace}.{schema}"):
+            if name in definitions:
+                found = _without_logical_types(definitions.pop(name))
+                return _inline({**found, "name": name}, definitions, name.rpartition(".")[0])
+        return schema
+    if isinstance(schema, list):
+        return [_inline(each, definitions, namespace) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "name" in schema and schema.get("type") in ("record", "error"):
+        namespace = _full_name(schema, namespace).rpartition(".")[0]
+    changed = {
+        key: _inline(schema[key], definitions, namespace) for key in ("type", "items", "values") if key in schema
+    }
+    if "fields" in schema:
+        changed["fields"] = [_inline(field, definitions, namespace) for field in schema["fields"]]
+    return {**schema, **changed}
 
 
 def _without_logical_types(schema: Any) -> Any:

@@ -60,10 +60,12 @@ def parse_position(text: str, now_ms: int) -> Position:
     except ValueError:
         pass
     try:
-        return Position(TIME, parse_time_ms(text))
+        if not re.fullmatch(r"\d+", text):  # offsets too large, which would be times otherwise
+            return Position(TIME, parse_time_ms(text))
     except ValueError:
-        hint = "use beginning, end, an offset, -N for the last N records, 1h, 2026-01-31T12:00 or @MILLISECONDS"
-        raise InvalidOptionError(f"{text} is no position; {hint}") from None
+        pass
+    hint = "use beginning, end, an offset, -N for the last N records, 1h, 2026-01-31T12:00 or @MILLISECONDS"
+    raise InvalidOptionError(f"{text} is no position; {hint}")
 
 
 def parse_partitions(text: str) -> list[int]:

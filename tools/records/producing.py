@@ -1,5 +1,6 @@
 """Records to a topic, with the errors of single ones."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
@@ -11,6 +12,9 @@ from odradek.tools.records.input import BadLine, Input
 
 _PAUSE_S: Final = 0.05
 _FLUSH_S: Final = 0.5
+_ABORT_S: Final = 5.0
+_TRANSACTION_TIMEOUT_MS: Final = 300_000
+"""The time that an input may take, and that readers wait for a transaction of a process that was killed."""
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "log_level": 0,
     # Kafka's partitioner, so that a key is in the partition in which other producers put it.
@@ -37,7 +41,8 @@ class RecordProducer:
         self._sent = 0
         self.failed = 0
         self._is_transactional = "transactional.id" in settings
-        self._producer = Producer({**_DEFAULTS, **settings})
+        timeout = {"transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS} if self._is_transactional else {}
+        self._producer = Producer({**_DEFAULTS, **timeout, **settings})
 
     @property
     def produced(self) -> int:
@@ -110,9 +115,12 @@ class RecordProducer:
                 self._call(self._producer.commit_transaction)
 
     def abandon(self) -> None:
-        """Drop what is not sent yet, after an interruption."""
+        """Drop what is not sent yet, and abort a transaction, after an interruption."""
         self._producer.purge()
         self._producer.flush(_FLUSH_S)
+        if self._is_transactional:
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_ABORT_S)
 
     def _wait_for_room(self, produce: Callable[[], None]) -> None:
         while True:

@@ -41,7 +41,7 @@ _QUIET: Final[Mapping[str, Any]] = {
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Let Python look for cycles of garbage rarely: a batch has more objects than its usual threshold, and no cycles."""
+    """Look for cycles of garbage rarely: a batch has more objects than the usual threshold, and no cycles."""
     before = gc.get_threshold()
     gc.set_threshold(_COLLECTION_THRESHOLD, *before[1:])
     try:
