@@ -65,7 +65,7 @@ class RecordProducer:
                 try:
                     produce(topic, line, on_delivery=report)
                 except BufferError:
-                    self._wait_for_room(partial(produce, topic, line, on_delivery=report))
+                    self._repeat(f"line {first + index}", partial(produce, topic, line, on_delivery=report))
                 except KafkaException as error:
                     self._fail(f"line {first + index}", error.args[0])
             first += len(lines)
@@ -95,7 +95,7 @@ class RecordProducer:
             try:
                 produce()
             except BufferError:
-                self._wait_for_room(produce)
+                self._repeat(record.source, produce)
             except KafkaException as error:
                 self._fail(record.source, error.args[0])
             except OverflowError:
@@ -122,13 +122,16 @@ class RecordProducer:
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_ABORT_S)
 
-    def _wait_for_room(self, produce: Callable[[], None]) -> None:
+    def _repeat(self, source: str, produce: Callable[[], None]) -> None:
+        """Wait until the queue has room for a record."""
         while True:
             self._producer.poll(_PAUSE_S)
             try:
                 produce()
             except BufferError:
                 continue
+            except KafkaException as error:
+                self._fail(source, error.args[0])
             return
 
     def _call(self, action: Callable[[], None]) -> None:

@@ -38,6 +38,8 @@ _QUIET: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 1,
 }
 
+MakeConsumer = Callable[[dict[str, Any]], Consumer]
+
 
 @contextmanager
 def few_collections() -> Iterator[None]:
@@ -73,13 +75,20 @@ class Reader(Protocol):
 class _Fetching:
     """What both readers share: the client, the size of batches, and errors."""
 
-    def __init__(self, settings: Mapping[str, Any], *, is_endless: bool, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        make_consumer: MakeConsumer,
+        *,
+        is_endless: bool,
+        monotonic: Callable[[], float],
+    ) -> None:
         self._is_endless = is_endless
         self._monotonic = monotonic
         self._count = _FIRST_RECORDS
         self._down_since: float | None = None
         self._down_reason = ""
-        self.consumer = Consumer({**_QUIET, **settings, "error_cb": self._note_error})
+        self.consumer = make_consumer({**_QUIET, **settings, "error_cb": self._note_error})
 
     def fetch(self) -> list[Message]:
         messages = self.consumer.consume(self._count, _WAIT_S)
@@ -122,15 +131,22 @@ class PartitionReader:
         *,
         is_endless: bool,
         monotonic: Callable[[], float] = time.monotonic,
+        make_consumer: MakeConsumer = Consumer,
     ) -> None:
         own = {"group.id": "odradek", "enable.auto.commit": False, "enable.partition.eof": not is_endless}
         self._fetching = _Fetching(
-            {**settings, **own, "auto.offset.reset": "earliest"}, is_endless=is_endless, monotonic=monotonic
+            {**settings, **own, "auto.offset.reset": "earliest"},
+            make_consumer,
+            is_endless=is_endless,
+            monotonic=monotonic,
         )
         self._ends = {
             key: _FOREVER if is_endless else one.end for key, one in ranges.items() if is_endless or one.start < one.end
         }
         self._has_one = len(self._ends) == 1
+        self._has_ended = False
+        self._has_one_topic = len({topic for topic, _ in self._ends}) == 1
+        self._open_partitions: set[int | None] = set()
         self._first_end = min(self._ends.values(), default=0)
         self.adapt = self._fetching.adapt
         self._fetching.consumer.assign([TopicPartition(*key, ranges[key].start) for key in self._ends])
@@ -142,12 +158,7 @@ class PartitionReader:
         messages = self._fetching.fetch()
         if not messages:
             return messages
-        # Two passes in C are several times as fast as one in Python.
-        if not any(map(Message.error, messages)):
-            last = messages[-1].offset() if self._has_one else max(map(Message.offset, messages))  # type: ignore[type-var]
-            if last + 1 < self._first_end:  # type: ignore[operator]
-                return messages
-        return self._select(messages)
+        return messages if self._are_inside(messages) else self._select(messages)
 
     def processed(self, messages: Sequence[Message]) -> None:
         """Do nothing: there is nothing to commit."""
@@ -155,6 +166,17 @@ class PartitionReader:
     def close(self) -> None:
         """Close the connections."""
         self._fetching.consumer.close()
+
+    def _are_inside(self, messages: Sequence[Message]) -> bool:
+        """True if messages are records before all ends; false if they may not be."""
+        # Passes in C are several times as fast as one in Python.
+        if any(map(Message.error, messages)):
+            return False
+        last = messages[-1].offset() if self._has_one else max(map(Message.offset, messages))  # type: ignore[type-var]
+        if last + 1 >= self._first_end:  # type: ignore[operator]
+            return False
+        # A partition that has ended may have been fetched before it was paused.
+        return not self._has_ended or self._open_partitions.issuperset(map(Message.partition, messages))
 
     def _select(self, messages: Sequence[Message]) -> list[Message]:
         """Return the records of a batch that are in the ranges; stop reading partitions that are at their end."""
@@ -179,6 +201,8 @@ class PartitionReader:
     def _finish(self, key: tuple[str, int]) -> None:
         if self._ends.pop(key, None) is not None:
             self._first_end = min(self._ends.values(), default=0)
+            self._has_ended = True
+            self._open_partitions = {partition for _, partition in self._ends} if self._has_one_topic else set()
             with contextlib.suppress(KafkaException):
                 self._fetching.consumer.pause([TopicPartition(*key)])
 
@@ -194,9 +218,10 @@ class GroupReader:
         is_endless: bool,
         commits: bool,
         monotonic: Callable[[], float] = time.monotonic,
+        make_consumer: MakeConsumer = Consumer,
     ) -> None:
         own = {"enable.auto.commit": commits, "enable.partition.eof": not is_endless}
-        self._fetching = _Fetching({**settings, **own}, is_endless=is_endless, monotonic=monotonic)
+        self._fetching = _Fetching({**settings, **own}, make_consumer, is_endless=is_endless, monotonic=monotonic)
         self._is_endless = is_endless
         self._commits = commits
         self._unfinished: set[tuple[str, int]] | None = None

@@ -1,0 +1,160 @@
+"""Readers with a consumer that returns given batches: ends of ranges, errors, sizes of batches, no broker."""
+
+from collections import deque
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from odradek.tools.kafka.cluster import RequestError
+from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.records.positions import Range
+from odradek.tools.records.reading import MOST_RECORDS, GroupReader, PartitionReader
+
+
+class FakeConsumer:
+    """Returns the batches in `batches`, then empty ones."""
+
+    def __init__(self, settings):
+        self.settings = settings
+        self.batches: deque[list[Message]] = deque()
+        self.counts: list[int] = []
+        self.paused: list[tuple[str, int]] = []
+        self.stored: dict[tuple[str, int], int] = {}
+        self.assigned: dict[tuple[str, int], int] = {}
+        self.callbacks: dict[str, Any] = {}
+
+    def assign(self, partitions):
+        self.assigned = {(one.topic, one.partition): one.offset for one in partitions}
+
+    def subscribe(self, topics, **callbacks):
+        self.callbacks = callbacks
+
+    def consume(self, count, timeout):
+        self.counts.append(count)
+        return self.batches.popleft() if self.batches else []
+
+    def pause(self, partitions):
+        self.paused += [(one.topic, one.partition) for one in partitions]
+
+    def store_offsets(self, offsets):
+        self.stored |= {(one.topic, one.partition): one.offset for one in offsets}
+
+
+def make(reader_type, *arguments, now=lambda: 0.0, **options):
+    made: list[FakeConsumer] = []
+
+    def make_consumer(settings):
+        made.append(FakeConsumer(settings))
+        return made[0]
+
+    reader = reader_type({}, *arguments, monotonic=now, make_consumer=make_consumer, **options)
+    return reader, made[0]
+
+
+def record(offset, partition=0):
+    return Message(topic="t", partition=partition, offset=offset, value=b"%d" % offset)
+
+
+def end(partition=0, code=KafkaError._PARTITION_EOF):
+    return Message(topic="t", partition=partition, offset=0, value=b"an error", error=KafkaError(code))
+
+
+def offsets(messages):
+    return [(one.partition(), one.offset()) for one in messages]
+
+
+def test_records_after_the_end_are_left_out():
+    reader, consumer = make(PartitionReader, {("t", 0): Range(3, 6)}, is_endless=False)
+    assert consumer.assigned == {("t", 0): 3}
+    consumer.batches += [[record(3)], [record(4), record(5), record(6)], [record(7)]]
+    assert offsets(reader.read()) == [(0, 3)]
+    assert offsets(reader.read()) == [(0, 4), (0, 5)]
+    assert consumer.paused == [("t", 0)]
+    assert reader.read() is None
+
+
+def test_each_partition_has_its_end():
+    ranges = {("t", 0): Range(0, 2), ("t", 1): Range(5, 8), ("t", 2): Range(4, 4)}
+    reader, consumer = make(PartitionReader, ranges, is_endless=False)
+    assert consumer.assigned == {("t", 0): 0, ("t", 1): 5}
+    consumer.batches += [
+        [record(0), record(5, 1), record(1), record(2)],
+        [record(3), record(6, 1)],
+        [],
+        # The last record was removed by compaction.
+        [end(1)],
+    ]
+    assert offsets(reader.read()) == [(0, 0), (1, 5), (0, 1)]
+    assert offsets(reader.read()) == [(1, 6)]
+    assert offsets(reader.read()) == []
+    assert offsets(reader.read()) == []
+    assert reader.read() is None
+
+
+def test_an_endless_reader_has_no_end():
+    reader, consumer = make(PartitionReader, {("t", 0): Range(3, 3)}, is_endless=True)
+    assert consumer.settings["enable.partition.eof"] is False
+    consumer.batches += [[record(3), record(4)]]
+    assert offsets(reader.read()) == [(0, 3), (0, 4)]
+    assert reader.read() == []
+
+
+def test_an_error_has_its_partition():
+    reader, consumer = make(PartitionReader, {("t", 0): Range(0, 3)}, is_endless=False)
+    consumer.batches += [[end(code=KafkaError.TOPIC_AUTHORIZATION_FAILED)]]
+    with pytest.raises(RequestError, match=r"^t-0: TOPIC_AUTHORIZATION_FAILED: ") as caught:
+        reader.read()
+    assert caught.value.code == "TOPIC_AUTHORIZATION_FAILED"
+
+
+@pytest.mark.parametrize("is_endless", [False, True])
+def test_brokers_that_are_down_end_the_command_unless_it_follows(is_endless):
+    times = [0.0]
+    reader, consumer = make(PartitionReader, {("t", 0): Range(0, 9)}, is_endless=is_endless, now=lambda: times[0])
+    note = partial(consumer.settings["error_cb"], KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    note()
+    times[0] = 29.0
+    consumer.batches += [[record(0)]]
+    assert reader.read() and reader.read() == []
+    times[0] = 60.0
+    assert reader.read() == []
+    note()
+    times[0] = 91.0
+    if is_endless:
+        assert reader.read() == []
+    else:
+        with pytest.raises(NoResponseError, match="no broker has answered for 30 s"):
+            reader.read()
+
+
+def test_batches_become_larger_unless_records_are_large():
+    reader, consumer = make(PartitionReader, {("t", 0): Range(0, 9)}, is_endless=False)
+    for size_bytes in (100, 100, 100, 100, 5 << 20, 4 << 20):
+        reader.read()
+        reader.adapt(1, size_bytes)
+    reader.adapt(0, 0)
+    reader.read()
+    assert consumer.counts == [16, 64, 256, MOST_RECORDS, MOST_RECORDS, 1, 2]
+
+
+def test_a_member_of_a_group_stops_at_the_ends_of_its_partitions():
+    reader, consumer = make(GroupReader, ["t"], is_endless=False, commits=True)
+    assert reader.read() == []
+    consumer.callbacks["on_assign"](consumer, [TopicPartition("t", 0), TopicPartition("t", 1)])
+    consumer.batches += [[record(3), record(7, 1), record(4), end(0)]]
+    messages = reader.read()
+    assert offsets(messages) == [(0, 3), (1, 7), (0, 4)]
+    reader.processed(messages[:2])
+    assert consumer.stored == {("t", 0): 4, ("t", 1): 8}
+    assert reader.read() == []
+    consumer.callbacks["on_revoke"](consumer, [TopicPartition("t", 1)])
+    assert reader.read() is None
+
+
+def test_a_member_that_must_not_commit_stores_no_offsets():
+    reader, consumer = make(GroupReader, ["t"], is_endless=True, commits=False)
+    assert consumer.settings["enable.auto.commit"] is False
+    reader.processed([record(1)])
+    assert consumer.stored == {}
