@@ -2,18 +2,23 @@
 
 import io
 import json
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+import odradek as odradek_package
 from compat_tests import limits
 from compat_tests.apache_kafka import tools
 from compat_tests.clients import load
 from compat_tests.clients.common import Message, ProducerOptions
+from compat_tests.tools.fake_registry import serving_registry
 from odradek.tools.cli.main import main
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
@@ -265,3 +270,37 @@ def test_topics_and_partitions_that_do_not_exist(odradek, topic):
     assert "has no partition 9, only 0 to 0" in odradek("record", "consume", topic, "-p", "9", code=1).err
     for command in ("consume", "produce"):
         assert "did you mean" in odradek("record", command, f"{topic}x", code=1).err
+
+
+def test_the_examples_of_the_documentation(odradek, admin, stdin, monkeypatch, tmp_path):
+    """Run the examples in docs/cli.md in their order, except --follow, which does not end."""
+    page = Path(odradek_package.__file__).resolve().parent.parent / "docs" / "cli.md"
+    section = page.read_text("utf-8").partition("## Records\n")[2].partition("\n## ")[0]
+    monkeypatch.chdir(tmp_path)
+    Path("order.avsc").write_text('{"type": "map", "values": "int"}')
+    Path("orders.json").write_text('{"key": "a1", "value": "{\\"amount\\": 12}", "partition": 0}\n')
+    for name in ("a.png", "b.png"):
+        Path(name).write_bytes(BYTES)
+    for name in ("orders", "payments"):
+        admin.create_topic(name, 1)
+    ran = 0
+    with serving_registry() as registry:
+        (tmp_path / "odradek").mkdir()
+        profile = f'[documented]\n"schema.registry.url" = "{registry.url}"\n'
+        (tmp_path / "odradek" / "profiles.toml").write_text(profile)
+        monkeypatch.setenv("ODRADEK_PROFILE", "documented")
+        for example in re.findall(r"^    odradek (.*)$", section, re.MULTILINE):
+            stdin(b'{"amount": 3}\n' if "registry" in example or "avro" in example else b"k1:{}\n")
+            if "--follow" not in example:
+                ran += 1
+                arguments = shlex.split(example)
+                if "avro" in arguments and "consume" in arguments:
+                    arguments += ["--from", "-1"]
+                if arguments[1] == "consume" and "--json" not in arguments:
+                    # The bytes of the images are no text.
+                    arguments += ["--json"] if "--format" not in arguments else ["--key", "a1"]
+                done = odradek(*arguments)
+                assert done.out or "--until" in arguments, example
+    for name in ("orders", "payments"):
+        odradek("topic", "delete", name, "--yes")
+    assert ran >= 14

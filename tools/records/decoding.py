@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.tools.kafka.similar_names import suggest
-from odradek.tools.records.errors import InvalidOptionError, UndecodableError
+from odradek.tools.records.errors import InvalidOptionError, UndecodableError, require_package
 from odradek.tools.records.integers import NUMBER_FORMATS, make_number_decoder
 from odradek.tools.records.json_values import load_json
 
@@ -102,6 +102,7 @@ def make_decoder(part: PartFormat, get_registry: Callable[[], "Registry"]) -> De
 
 def read_avro_schema(part: PartFormat) -> "AvroSchema":
     """Return the schema of a file. Raises InvalidOptionError."""
+    require_package("fastavro")
     from odradek.tools.records.avro import AvroSchema
 
     data = _read_schema_file(part)
@@ -113,6 +114,7 @@ def read_avro_schema(part: PartFormat) -> "AvroSchema":
 
 def read_message_type(part: PartFormat) -> "MessageType":
     """Return the message type in the descriptor set of a file. Raises InvalidOptionError."""
+    require_package("google.protobuf")
     from odradek.tools.records.protobuf import DescriptorFiles
 
     data = _read_schema_file(part)

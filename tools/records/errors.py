@@ -1,8 +1,18 @@
 """Errors of options and of single records. Each message is one line."""
 
+from importlib import import_module
+
 
 class InvalidOptionError(Exception):
     """An option, or a file that it names, is invalid."""
+
+
+def require_package(name: str) -> None:
+    """Raise InvalidOptionError unless an optional package is installed."""
+    try:
+        import_module(name)
+    except ModuleNotFoundError:
+        raise InvalidOptionError(f"the format needs the package {name}: pip install odradek[schemas]") from None
 
 
 class UndecodableError(Exception):

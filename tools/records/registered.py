@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from odradek.tools.records.errors import InvalidOptionError, UndecodableError
+from odradek.tools.records.errors import InvalidOptionError, UndecodableError, require_package
 from odradek.tools.records.json_values import dump_json, load_json
 from odradek.tools.records.registry import (
     RegisteredSchema,
@@ -117,14 +117,16 @@ def make_registered_encoder(
 
 
 def _make_codec(schema: RegisteredSchema, message: str | None) -> _Codec:
-    """Return the codec of a schema. Raises ValueError."""
+    """Return the codec of a schema. Raises ValueError, and InvalidOptionError without the package that it needs."""
     if schema.kind == "JSON":
         return _JsonCodec()
     if schema.kind == "AVRO":
+        require_package("fastavro")
         from odradek.tools.records.avro import AvroSchema
 
         return AvroSchema(schema.text, (text for _, text in schema.references))
     if schema.kind == "PROTOBUF":
+        require_package("google.protobuf")
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
         try:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from typing import Any
 
 import fastavro
@@ -185,6 +186,13 @@ def test_indexes_of_message_types():
     for indexes in ([5], [0, 1]):
         with pytest.raises(UndecodableError):
             files.find_by_index(indexes)
+
+
+def test_a_package_that_is_not_installed(monkeypatch, tmp_path):
+    for name, module in (("avro", "fastavro"), ("protobuf", "google.protobuf")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(InvalidOptionError, match=rf"needs the package {module}: pip install odradek\[schemas\]"):
+            decoder(name, tmp_path / "schema")
 
 
 def test_undecodable_records_remain_as_stored_and_are_counted():
