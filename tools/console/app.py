@@ -27,6 +27,8 @@ from odradek.tools.kafka.connection_errors import NoResponseError, StepError
 MAX_REQUEST_BYTES = 12 << 20
 """Larger than a record that brokers accept by default, in the encoding of forms."""
 
+_MOST_TOPIC_CHARACTERS = 249
+_MOST_GROUP_CHARACTERS = 8000
 _PUBLIC = frozenset({"static", "login.show", "login.log_in"})
 _READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _STATUS_OF_ERRORS: Mapping[str, int] = {
@@ -109,11 +111,21 @@ def _check_request() -> Returned | None:
     if is_change and not console.sessions.is_form_token(request.form.get("token", ""), cookie):
         message = "The form is not of this session. Load the page again and repeat the change."
         return _show_error(403, "Expired form", message)
-    if request.endpoint in _PUBLIC or g.is_logged_in:
+    if request.endpoint in _PUBLIC:
         return None
+    if g.is_logged_in:
+        return _check_names()
     if request.method == "GET" and request.headers.get("Sec-Fetch-Mode", "navigate") == "navigate":
         return redirect("/login?" + urlencode({"next": request.full_path.rstrip("?")}), 303)
     return _show_error(401, "Login required", "Load the page again and log in.")
+
+
+def _check_names() -> Returned | None:
+    """Refuse names that are longer than those of topics and groups, which requests to brokers cannot contain."""
+    topic = (request.view_args or {}).get("name", "")
+    if len(topic) > _MOST_TOPIC_CHARACTERS or len(request.args.get("name", "")) > _MOST_GROUP_CHARACTERS:
+        return _show_error(404, "Not found", "The name is too long.")
+    return None
 
 
 def _add_headers(response: Response) -> Response:

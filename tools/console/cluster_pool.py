@@ -106,19 +106,26 @@ class _Entry:
 class Cache:
     """Results of some seconds. Concurrent callers of one key wait for the first one instead of repeating its work."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], busy_after_s: float = _BUSY_AFTER_S) -> None:
         self._monotonic = monotonic
+        self._busy_after_s = busy_after_s
         self._lock = threading.Lock()
         self._entries: dict[Hashable, _Entry] = {}
 
     def get(self, key: Hashable, load: Callable[[], T], ttl_s: float = CACHE_S) -> T:
-        """Return the result of `load`, or that of an earlier call. A NoResponseError is repeated for a second."""
+        """Return the result of `load`, or that of an earlier call. A NoResponseError is repeated for a second.
+
+        Raises BusyError if another caller waits for the result too long.
+        """
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
                 self._evict()
                 entry = self._entries[key] = _Entry()
-        with entry.lock:
+        # Without the limit, callers of one slow page would occupy all threads of the web server.
+        if not entry.lock.acquire(timeout=self._busy_after_s):
+            raise BusyError("the cluster takes long to answer")
+        try:
             if self._monotonic() >= entry.expires_at:
                 try:
                     entry.result, entry.error = load(), None
@@ -129,6 +136,8 @@ class Cache:
             if entry.error is not None:
                 raise entry.error
             result: T = entry.result
+        finally:
+            entry.lock.release()
         return result
 
     def clear(self) -> None:

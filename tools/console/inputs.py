@@ -7,6 +7,9 @@ from flask import Blueprint, abort, request
 
 from odradek.tools.console.console import get_console
 
+MOST_OFFSET: Final = (1 << 63) - 1
+MOST_PARTITION: Final = (1 << 31) - 1
+MOST_REPLICAS: Final = (1 << 15) - 1
 _MOST_DIGITS: Final = 18
 
 CHECK: Final = "check"
@@ -44,14 +47,15 @@ def read_text(name: str) -> str:
     return request.form.get(name, "").replace("\r\n", "\n")
 
 
-def read_number(name: str, label: str, least: int = 0) -> int | None:
+def read_number(name: str, label: str, least: int = 0, most: int = MOST_OFFSET) -> int | None:
     """Return a number; None for an empty field. Raises InputError."""
     text = read_text(name).strip()
     if not text:
         return None
     digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS and int(text) >= least):
-        raise InputError(f"{label} {text[:40]} is not a number from {least} on")
+    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
+    if not is_number or not least <= int(text) <= most:
+        raise InputError(f"{label} {text[:40]} is not a number from {least} to {most}")
     return int(text)
 
 

@@ -22,7 +22,7 @@ from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 CONNECT_TIMEOUT_S: Final = 3.0
 RESPONSE_TIMEOUT_S: Final = 15.0
 RETRY_S: Final = 5.0
-_THREADS: Final = 12
+_THREADS: Final = 16
 _MOST_CONNECTIONS: Final = 200
 
 

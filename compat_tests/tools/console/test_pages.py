@@ -71,7 +71,10 @@ def test_records_are_listed_searched_and_downloaded(console, broker, odradek, un
     assert len(whole.content) < 500_000 and "Shortened" in whole.text
     assert console.get(f"{path}/1/30/value").content == large
     assert console.get(f"{path}/0/30/key").content == b"\x00\xff"
-    assert console.get(f"{path}/0/31", 404) and console.get(f"{path}/7/0", 404)
+    for missing in ("0/31", "7/0", "0/99999999999999999999", "99999999999/0"):
+        assert console.get(f"{path}/{missing}", 404)
+    assert len(console.get(f"{path}?position=time&at=99999999999999999999").rows) == 2
+    assert "too long" in console.get(f"/topics/{'x' * 300}", 404).text
 
     new = json.loads(console.get(f"/topics/{unique}/tail/records?after=0:29,1:31").text)
     assert (new["count"], new["after"]) == (2, "0:31,1:31")

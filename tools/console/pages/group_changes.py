@@ -93,7 +93,7 @@ def _read_offsets() -> dict[TopicPartition, int]:
     offsets = {}
     for line in read_text("offsets").split():
         topic, partition, offset = (*line.rsplit(":", 2), "", "")[:3]
-        if not (partition.isdecimal() and offset.isdecimal()):
+        if not (partition.isdecimal() and offset.isdecimal() and len(partition) < 10 and len(offset) <= 18):
             raise InputError("The preview is incomplete.")
         offsets[topic, int(partition)] = int(offset)
     return offsets

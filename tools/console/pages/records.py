@@ -9,7 +9,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from odradek.protocol.batches.record_reader import Record
 from odradek.tools.console.console import get_arguments, get_console, render
-from odradek.tools.console.inputs import InputError
+from odradek.tools.console.inputs import MOST_OFFSET, MOST_PARTITION, InputError
 from odradek.tools.console.records.decoding import WHOLE_CHARACTERS, show_record
 from odradek.tools.console.records.fetching import fetch_records
 from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scanner
@@ -20,6 +20,7 @@ from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
 records = Blueprint("records", __name__)
 
 _PARTS: Final = {"key": "the key", "value": "the value"}
+_MOST_TIME_CHARACTERS: Final = 60
 _POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})")
 
 
@@ -145,12 +146,14 @@ def parse_positions(text: str, ranges: Ranges) -> dict[int, int]:
 def parse_time(text: str) -> int:
     """Return the milliseconds of a time, or of a duration before now. Raises InputError."""
     try:
-        return parse_time_ms(text)
+        time_ms = parse_time_ms(text[:_MOST_TIME_CHARACTERS])
     except ValueError as error:
         try:
-            return get_console().now_ms() - parse_duration_ms(text)
+            time_ms = get_console().now_ms() - parse_duration_ms(text[:_MOST_TIME_CHARACTERS])
         except ValueError:
             raise InputError(f"{error}, or a duration before now such as 90m or 2h") from None
+    # Special positions of ListOffsets are negative.
+    return min(max(time_ms, 0), MOST_OFFSET)
 
 
 def _select_partitions(text: str, ranges: Ranges) -> list[int]:
@@ -191,7 +194,8 @@ def _find_record(name: str, partition: int, offset: int) -> tuple[Record, bool]:
                     return (record, header.is_transactional) if record.offset == offset else None
         return None
 
-    found = get_console().read_now(work)
+    is_possible = partition <= MOST_PARTITION and offset <= MOST_OFFSET
+    found = get_console().read_now(work) if is_possible else None
     if found is None:
         raise RequestError("OFFSET_OUT_OF_RANGE", f"{name}-{partition} has no record with offset {offset}")
     return found

@@ -10,6 +10,8 @@ from werkzeug.wrappers import Response
 from odradek.tools.console.console import get_console, render
 from odradek.tools.console.inputs import (
     APPLY,
+    MOST_PARTITION,
+    MOST_REPLICAS,
     InputError,
     read_bytes,
     read_number,
@@ -50,8 +52,8 @@ def create() -> Returned:
     """Validate a new topic, or create it."""
     name = read_text("name").strip()
     try:
-        partitions = read_number("partitions", "Partitions", 1)
-        replicas = read_number("replicas", "Replicas", 1)
+        partitions = read_number("partitions", "Partitions", 1, MOST_PARTITION)
+        replicas = read_number("replicas", "Replicas", 1, MOST_REPLICAS)
         configs = dict(read_pairs("configs", "="))
         is_dry_run = request.form.get("step") != APPLY
         created = get_console().change(

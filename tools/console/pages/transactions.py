@@ -24,6 +24,7 @@ _DEFAULT_AGE_MIN: Final = 15
 """Kafka's transaction.max.timeout.ms; younger transactions may still end."""
 
 _MOST_AGE_MIN: Final = 100_000
+_MOST_TOPIC_CHARACTERS: Final = 249
 
 
 class ShownTransaction(NamedTuple):
@@ -76,7 +77,7 @@ def _make_rows(
 def show_hanging() -> str:
     """Search all partitions, or those of one topic, for hanging transactions."""
     console = get_console()
-    topic = request.args.get("topic", "").strip()
+    topic = request.args.get("topic", "").strip()[:_MOST_TOPIC_CHARACTERS]
     text = request.args.get("age", "")
     age_min = int(text) if text.isascii() and text.isdecimal() and int(text[:9]) <= _MOST_AGE_MIN else _DEFAULT_AGE_MIN
 

@@ -116,8 +116,26 @@ def test_results_are_cached_for_some_seconds_and_errors_for_one():
     assert cache.get("other", lambda: "up") == "up"
 
 
+def test_callers_do_not_wait_long_for_another_one():
+    cache = Cache(lambda: 0.0, busy_after_s=0.0)
+    loading, finish = threading.Event(), threading.Event()
+
+    def load():
+        loading.set()
+        finish.wait()
+
+    thread = threading.Thread(target=lambda: cache.get("key", load))
+    thread.start()
+    loading.wait()
+    with pytest.raises(BusyError):
+        cache.get("key", lambda: None)
+    assert cache.get("other", lambda: "loaded") == "loaded"
+    finish.set()
+    thread.join()
+
+
 def test_concurrent_callers_wait_for_the_first_one():
-    cache = Cache(lambda: 0.0)
+    cache = Cache(lambda: 0.0, busy_after_s=60.0)
     loading, finish = threading.Event(), threading.Event()
     calls, results = [], []
 
