@@ -32,6 +32,9 @@ from odradek.server.work.clock import IterationEnd
 MEASURED: Final = 100
 REFILL_S: Final = 0.1
 
+CODE_BYTES: Final = 4
+"""API key and version in the header of a request."""
+
 FETCH_KEY: Final = 1
 FOLLOWER: Final = b"f"
 """Suffix of the code of a follower's fetch."""
@@ -40,7 +43,8 @@ FOLLOWER: Final = b"f"
 class ApiTimes:
     """The stage times of one API and version; a follower's fetches are apart from others.
 
-    code: the bytes of API key and version in the header, for a follower's fetches with another byte
+    code: the bytes of API key and version in the header, for a follower's fetches with another byte; empty for requests
+        that are not served
     unmeasured: the number of requests that are not in the histograms
     """
 
@@ -111,7 +115,8 @@ class RequestTimes:
     is_served: returns whether an API key and version are served, because clients may send any
     iteration_end: of the reactor; requests are counted after the responses of the iteration
     rest, refill_s: the number of requests that may be measured until the time `refill_s`
-    on_slow: called for a request with a total of `slow_s` or more, and the times of its response queue and its sending
+    on_slow: called for a served request with a total of `slow_s` or more, and the times of its response queue and its
+        sending
     """
 
     __slots__ = (
@@ -141,14 +146,18 @@ class RequestTimes:
         self.refill_s = now_s + REFILL_S
 
     def find(self, code: bytes, *, is_follower: bool) -> ApiTimes:
-        """Return the times of an API and version; of one that is not served, which is any number, unused ones."""
+        """Return the times of an API and version.
+
+        Those of a version that is not served, which may be any number, and of a malformed frame without a version are
+        not kept, and have no code.
+        """
+        if len(code) < CODE_BYTES or not self.is_served(int.from_bytes(code, "big")):
+            return ApiTimes(b"")
         if is_follower and code[1] == FETCH_KEY:
             code += FOLLOWER
         found = self.by_code.get(code)
         if found is None:
-            found = ApiTimes(code)
-            if self.is_served(int.from_bytes(code[:4], "big")):
-                self.by_code[code] = found
+            found = self.by_code[code] = ApiTimes(code)
         return found
 
     def end(self, request: EndedRequest) -> None:
@@ -209,7 +218,7 @@ class RequestTimes:
             found.remote.recent[int(remote_s**0.25 * BUCKETS_PER_ROOT)] += 1
         if send_s:
             found.send.record(send_s)
-        if total_s >= self.slow_s and self.on_slow is not None:
+        if total_s >= self.slow_s and self.on_slow is not None and found.code:
             self.on_slow(request, response_queue_s, send_s)
 
 

@@ -135,6 +135,24 @@ def test_requests_that_are_not_served_are_not_counted(one):
     assert len(one.times.by_code) == 3
 
 
+@pytest.mark.parametrize("size", range(4))
+def test_frames_without_an_api_version_are_not_counted(one, size):
+    # Clients may send frames of any size. All of these would be Produce, whose version 0 is served here.
+    one.context.is_follower = True
+    one.connection.respond(one.connection.begin(bytes(4 + size), one.now_s, one.now_s))
+    one.coalescer.flush()
+    assert one.times.by_code == {}
+
+
+def test_requests_that_are_not_served_are_not_slow(one):
+    slow = []
+    one.times.slow_s, one.times.on_slow = 0.0, lambda request, *_: slow.append(request[1].code)
+    for code in (bytes([127, 1, 0, 0]), FETCH_12):
+        one.connection.respond(one.begin(code))
+        one.coalescer.flush()
+    assert slow == [FETCH_12]
+
+
 def test_requests_are_counted_after_the_responses_of_the_iteration(one):
     class Writer:
         def flush(self):
