@@ -14,6 +14,7 @@ from twisted.internet.protocol import Factory
 from twisted.internet.task import SchedulerStopped
 from twisted.protocols.policies import WrappingFactory
 from twisted.python.failure import Failure
+from twisted.web.http import HTTPChannel
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 from zope.interface import implementer
@@ -23,6 +24,7 @@ from odradek.server.listeners import open_port
 from odradek.server.metrics.declaration import Family
 from odradek.server.metrics.exposition import CONTENT_TYPE, write_families
 from odradek.server.metrics.view import BrokerView
+from odradek.server.work.clock import DelayedCall
 from odradek.server.work.slices import Work
 
 logger = logging.getLogger(__name__)
@@ -30,8 +32,18 @@ logger = logging.getLogger(__name__)
 MAX_SCRAPES: Final = 4
 """Scrapes at the same time; others get the status 503."""
 
+SCRAPE_TIMEOUT_S: Final = 60
+"""Time after which a scrape ends, also one whose client does not read it."""
+
 IDLE_TIMEOUT_S: Final = 60
 """Time after which a connection without a request is closed."""
+
+MAX_CONNECTIONS: Final = 64
+"""Open connections; further ones are closed at once, because descriptors are needed for logs and clients."""
+
+MAX_REQUEST_BYTES: Final = 65_536
+"""Bytes of a request, and of those that a client sends before its response. Twisted would write a body to a file, and
+keep any number of requests for a client that does not read."""
 
 
 class MetricsEndpoint:
@@ -42,13 +54,7 @@ class MetricsEndpoint:
 
     def __init__(self, listener: Listener, view: BrokerView) -> None:
         """Bind the port. Raises ListenError."""
-        root: Any = Resource()
-        root.putChild(b"metrics", _Metrics(view))
-        root.putChild(b"healthz", _Health(lambda: ""))
-        root.putChild(b"readyz", _Health(view.find_obstacle))
-        # It keeps a list of the open connections.
-        self._factory = WrappingFactory(_QuietSite(root, timeout=IDLE_TIMEOUT_S))
-        self._factory.noisy = False
+        self._factory = make_factory(view)
         factory = cast("Factory[Any]", self._factory)
         self._port = open_port(view.environment.reactor, listener, factory, "metrics.listener")
         self.address = listener._replace(port=self._port.getHost().port).address
@@ -61,10 +67,49 @@ class MetricsEndpoint:
             _abort(connection.transport)
 
 
+def make_factory(view: BrokerView) -> WrappingFactory:
+    """Return the factory of connections."""
+    root: Any = Resource()
+    root.putChild(b"metrics", _Metrics(view))
+    root.putChild(b"healthz", _Health(lambda: ""))
+    root.putChild(b"readyz", _Health(view.find_obstacle))
+    return _Connections(_QuietSite(root, timeout=IDLE_TIMEOUT_S, reactor=view.environment.reactor))
+
+
+class _Connections(WrappingFactory):
+    """The open connections, up to MAX_CONNECTIONS. `protocols` is a list of them."""
+
+    noisy = False
+
+    def buildProtocol(self, addr: Any) -> Any:
+        """Twisted: accept a connection; None closes it."""
+        return None if len(self.protocols) >= MAX_CONNECTIONS else super().buildProtocol(addr)
+
+
+class _Channel(HTTPChannel):
+    """A connection that is closed if the client sends more than MAX_REQUEST_BYTES before it has a response."""
+
+    _received = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        """Twisted: accept bytes of requests."""
+        self._received += len(data)
+        if self._received > MAX_REQUEST_BYTES:
+            _abort(self.transport)
+        else:
+            super().dataReceived(data)
+
+    def requestDone(self, request: Any) -> None:
+        """Twisted: the response is written."""
+        self._received = 0
+        super().requestDone(request)
+
+
 class _QuietSite(Site):
     """Twisted's HTTP server without an access log: a scrape each few seconds is no news."""
 
     noisy = False
+    protocol = cast(Any, _Channel)
 
     def log(self, request: Any) -> None:
         """Do nothing."""
@@ -112,12 +157,15 @@ class _Metrics(Resource):
         request.setHeader(b"content-type", CONTENT_TYPE)
         self._scrapes += 1
         response = _PacedResponse(request)
+        timeout = self._view.environment.reactor.callLater(SCRAPE_TIMEOUT_S, response.abort)
         scrape = self._view.slices.run_later(response.write_all(self._view.collect()))
-        scrape.addBoth(self._end, response)
+        scrape.addBoth(self._end, response, timeout)
         return NOT_DONE_YET
 
-    def _end(self, outcome: Failure | None, response: "_PacedResponse") -> None:
+    def _end(self, outcome: Failure | None, response: "_PacedResponse", timeout: DelayedCall) -> None:
         self._scrapes -= 1
+        if timeout.active():
+            timeout.cancel()
         if not isinstance(outcome, Failure):
             response.finish()
             return
@@ -142,7 +190,8 @@ class _PacedResponse:
 
     def write_all(self, families: Iterable[Family | None]) -> Work[None]:
         """Write families in steps. It ends early if the client has left."""
-        for _ in write_families(families, self._request.write):
+        # Twisted replaces the method `write` of a HEAD request.
+        for _ in write_families(families, lambda data: self._request.write(data)):
             if self._is_gone:
                 return
             yield self._room
