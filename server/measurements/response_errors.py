@@ -18,14 +18,19 @@ class ResponseErrors:
 
     A code is counted for each row that has one, as in Kafka. Responses that the produce fast path encodes are not
     passed to `count`, and have no error.
+
+    responses: the number of responses that were passed to `count`, by API name
     """
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()
+        self.responses: Counter[str] = Counter()
+        self._uncounted: Counter[str] = Counter()
         self._finders: dict[type[Message], FindCodes] = {}
 
     def count(self, api_name: str, response: Message) -> None:
         """Count the codes of a response."""
+        self.responses[api_name] += 1
         kind = type(response)
         find = self._finders.get(kind)
         if find is None:
@@ -33,6 +38,15 @@ class ResponseErrors:
         counts = self.counts
         for code in islice(find(response), MAX_CODES):
             counts[api_name, code] += 1
+
+    def find_uncounted(self, api_name: str, requests: int) -> int:
+        """Return how many of the `requests` so far had a response that was not passed to `count`.
+
+        The number never decreases, though a response is passed to `count` before its request is one of `requests`.
+        """
+        found = max(self._uncounted[api_name], requests - self.responses[api_name])
+        self._uncounted[api_name] = found
+        return found
 
 
 def _make_finder(kind: type[Struct]) -> FindCodes:

@@ -65,8 +65,8 @@ def _error_samples(errors: ResponseErrors, produces: int) -> Iterator[Sample]:
     """Return the samples of error codes; the produce fast path does not count its responses, which have no error."""
     counts = errors.counts.copy()
     name = APIS[PRODUCE_KEY].name
-    fast = produces - sum(n for (api, _), n in counts.items() if api == name)
-    if fast > 0:
+    fast = errors.find_uncounted(name, produces)
+    if fast:
         counts[name, ErrorCode.NONE] += fast
     for (api, code), count in counts.items():
         yield labels(request=api, error=read_error_code(code).name), count

@@ -42,3 +42,14 @@ def test_the_codes_of_a_large_response_are_bounded():
     errors = ResponseErrors()
     errors.count("Fetch", fetch_response(*[0] * (2 * MAX_CODES)))
     assert sum(errors.counts.values()) == MAX_CODES
+
+
+def test_the_number_of_uncounted_responses_never_decreases():
+    errors = ResponseErrors()
+    assert errors.find_uncounted("Produce", 100) == 100
+    # A response with many codes is one response, and is counted before its request is.
+    errors.count("Produce", fetch_response(*[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 50))
+    errors.count("Fetch", fetch_response(0))
+    assert errors.find_uncounted("Produce", 100) == 100
+    assert errors.find_uncounted("Produce", 101) == 100
+    assert errors.find_uncounted("Produce", 111) == 110
