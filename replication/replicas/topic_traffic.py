@@ -4,7 +4,12 @@ The partitions of a topic on this broker share a `TopicTraffic`. The hot paths a
 pay for metrics.
 """
 
+from collections.abc import Generator
+from itertools import islice
 from typing import Final
+
+_TOPICS_PER_STEP: Final = 100
+"""Topics that are added in one step, which takes some 0.2 ms."""
 
 
 class TopicTraffic:
@@ -71,10 +76,16 @@ class Traffic:
             del self.by_topic[topic]
             self._ended.add(traffic)
 
-    def total(self) -> TopicTraffic:
-        """Return the sum of all topics, also of those that were deleted."""
+    def total_in_steps(self) -> Generator[None, None, TopicTraffic]:
+        """Return the sum of all topics, also of those that were deleted.
+
+        Topics that are created between two steps are not in it, and those that are deleted are in it once.
+        """
+        topics = iter(list(self.by_topic.values()))
         total = TopicTraffic()
         total.add(self._ended)
-        for traffic in self.by_topic.values():
-            total.add(traffic)
+        while some := list(islice(topics, _TOPICS_PER_STEP)):
+            for traffic in some:
+                total.add(traffic)
+            yield
         return total

@@ -90,7 +90,7 @@ def collect_partitions(replicas: "ReplicaManager", metadata: "ClusterMetadata", 
         if number < max_partitions:
             rows.append(row)
     yield from _total_families(len(partitions), totals)
-    traffic = replicas.traffic.total()
+    traffic = yield from replicas.traffic.total_in_steps()
     yield Family(ISR_SHRINKS, [("", traffic.isr_shrinks)])
     yield Family(ISR_EXPANDS, [("", traffic.isr_expands)])
     yield Family(FAILED_ISR_UPDATES, [("", traffic.failed_isr_updates)])

@@ -37,15 +37,21 @@ _IN_TOTAL: Final = (
 
 METRICS: Final = tuple(metric for metric, _ in (*_BY_TOPIC, *_IN_TOTAL))
 
+_TOPICS_PER_STEP: Final = 200
+
 
 def collect_traffic(traffic: Traffic, max_topics: int) -> Collected:
     """Return the counters of this broker, and those of up to `max_topics` topics."""
-    total = traffic.total()
     topics = list(islice(traffic.by_topic.items(), max_topics))
-    yield None
-    names = [labels(topic=topic) for topic, _ in topics]
+    total = yield from traffic.total_in_steps()
+    names: list[str] = []
+    for topic, _ in topics:
+        names.append(labels(topic=topic))
+        if len(names) % _TOPICS_PER_STEP == 0:
+            yield None
+    of_topics = [counters for _, counters in topics]
     for metric, attribute in _BY_TOPIC:
-        yield Family(metric, _samples(attribute, total, names, [counters for _, counters in topics]))
+        yield Family(metric, _samples(attribute, total, names, of_topics))
     for metric, attribute in _IN_TOTAL:
         yield Family(metric, [("", getattr(total, attribute))])
 
