@@ -19,6 +19,9 @@ MAX_CLIENTS: Final = 1_000
 MAX_POSITIONS: Final = 50_000
 """Positions of all clients; each takes some 150 bytes."""
 
+MAX_ID_LENGTH: Final = 200
+"""Characters of a client id; those of longer ids are cut off. Each position has the id in three lines of /metrics."""
+
 EXPIRY_MS: Final = 24 * 3_600_000
 """Time without a fetch after which a position is removed: a reader that has stopped has a lag, too."""
 
@@ -54,6 +57,7 @@ class Readers:
 
     def record(self, client_id: str, targets: "Iterable[FetchTarget]") -> None:
         """Record the partitions of a fetch."""
+        client_id = client_id[:MAX_ID_LENGTH]
         positions = self._by_client.get(client_id)
         if positions is None:
             positions = self._by_client[client_id] = {}

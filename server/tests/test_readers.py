@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from odradek.server.fetching import readers as module
-from odradek.server.fetching.readers import EXPIRY_MS, Readers
+from odradek.server.fetching.readers import EXPIRY_MS, MAX_ID_LENGTH, Readers
 
 
 class Partition:
@@ -95,3 +95,9 @@ def test_the_number_of_positions_is_bounded(case, monkeypatch):
         case.fetch("b", p0=1, p1=1)
     case.fetch("c", p0=1, p1=1, p2=1)
     assert len(case.positions()) == 5
+
+
+def test_long_client_ids_are_cut_off(case):
+    case.fetch("n" * 30_000, p0=10)
+    case.fetch("n" * 20_000, p0=20)
+    assert case.positions() == {("n" * MAX_ID_LENGTH, 0): (20, 80)}
