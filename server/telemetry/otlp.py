@@ -30,6 +30,9 @@ MAX_FIELDS_OF_RESOURCE: Final = 256
 _MAX_FIELDS_OF_ATTRIBUTE: Final = 8
 """Fields in one message that is decoded within a step."""
 
+_MAX_ATTRIBUTES_READ: Final = 2 * MAX_ATTRIBUTES
+"""Attributes of one message that are decoded, also those with the same key and those that are not supported."""
+
 _FIELDS_PER_STEP: Final = 400
 
 _VARINT: Final = 0
@@ -116,17 +119,20 @@ _Span = tuple[int, int]
 class _Reader:
     """Reads the fields of messages in one buffer, up to MAX_FIELDS in total."""
 
-    __slots__ = ("_fields_left", "_next_pause", "data")
+    __slots__ = ("_fields_left", "_messages_left", "_next_pause", "data")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self._fields_left = MAX_FIELDS
+        self._messages_left = _FIELDS_PER_STEP
         self._next_pause = MAX_FIELDS - _FIELDS_PER_STEP
 
     def is_step_over(self) -> bool:
-        """Return whether a step has read enough fields, and begin the next one."""
-        if self._fields_left > self._next_pause:
+        """Return whether a step has read enough fields and messages, which may be empty, and begin the next one."""
+        self._messages_left -= 1
+        if self._fields_left > self._next_pause and self._messages_left > 0:
             return False
+        self._messages_left = _FIELDS_PER_STEP
         self._next_pause = self._fields_left - _FIELDS_PER_STEP
         return True
 
@@ -303,7 +309,7 @@ def _decode_point(reader: _Reader, metric: Metric, span: _Span) -> Point | None:
         return _decode_histogram(reader, metric, span)
     if metric.kind is Kind.SUMMARY:
         return _decode_summary(reader, metric, span)
-    attributes: dict[str, str] = {}
+    attributes: list[_Span] = []
     value: float | None = None
     flags = 0
     for number, wire, start, end in reader.fields(span, MAX_FIELDS_OF_POINT):
@@ -313,16 +319,16 @@ def _decode_point(reader: _Reader, metric: Metric, span: _Span) -> Point | None:
             elif number == 6:
                 value = float(reader.signed(start))
         elif (number, wire) == (7, _LENGTH):
-            _take_attribute(reader, (start, end), attributes)
+            attributes.append((start, end))
         elif (number, wire) == (8, _VARINT):
             flags = start
     if value is None or flags & _NO_RECORDED_VALUE:
         return None
-    return Point(metric, tuple(attributes.items()), value)
+    return Point(metric, _decode_attributes(reader, attributes), value)
 
 
 def _decode_histogram(reader: _Reader, metric: Metric, span: _Span) -> Point | None:
-    attributes: dict[str, str] = {}
+    attributes: list[_Span] = []
     count = flags = 0
     total = 0.0
     counts: list[int] = []
@@ -341,17 +347,18 @@ def _decode_histogram(reader: _Reader, metric: Metric, span: _Span) -> Point | N
             else:
                 bounds += struct.unpack_from(f"<{size // 8}d", reader.data, start)
         elif (number, wire) == (9, _LENGTH):
-            _take_attribute(reader, (start, end), attributes)
+            attributes.append((start, end))
         elif (number, wire) == (10, _VARINT):
             flags = start
     has_buckets = len(counts) == len(bounds) + 1 or not (counts or bounds)
     if flags & _NO_RECORDED_VALUE or not has_buckets:
         return None
-    return Point(metric, tuple(attributes.items()), HistogramValue(count, total, tuple(bounds), tuple(counts)))
+    value = HistogramValue(count, total, tuple(bounds), tuple(counts))
+    return Point(metric, _decode_attributes(reader, attributes), value)
 
 
 def _decode_summary(reader: _Reader, metric: Metric, span: _Span) -> Point | None:
-    attributes: dict[str, str] = {}
+    attributes: list[_Span] = []
     count = flags = 0
     total = 0.0
     quantiles: list[tuple[float, float]] = []
@@ -369,19 +376,31 @@ def _decode_summary(reader: _Reader, metric: Metric, span: _Span) -> Point | Non
                     found[inner] = reader.double(position)
             quantiles.append((found[1], found[2]))
         elif (number, wire) == (7, _LENGTH):
-            _take_attribute(reader, (start, end), attributes)
+            attributes.append((start, end))
         elif (number, wire) == (8, _VARINT):
             flags = start
     if flags & _NO_RECORDED_VALUE:
         return None
-    return Point(metric, tuple(attributes.items()), SummaryValue(count, total, tuple(quantiles)))
+    return Point(metric, _decode_attributes(reader, attributes), SummaryValue(count, total, tuple(quantiles)))
 
 
 def _take_attributes(reader: _Reader, span: _Span, found: dict[str, str]) -> None:
     """Add the attributes of a Resource to `found`."""
-    for field, wire, start, end in reader.fields(span, MAX_FIELDS_OF_RESOURCE):
-        if (field, wire) == (1, _LENGTH):
-            _take_attribute(reader, (start, end), found)
+    spans = [
+        (start, end)
+        for field, wire, start, end in reader.fields(span, MAX_FIELDS_OF_RESOURCE)
+        if (field, wire) == (1, _LENGTH)
+    ]
+    for one in spans[:_MAX_ATTRIBUTES_READ]:
+        _take_attribute(reader, one, found)
+
+
+def _decode_attributes(reader: _Reader, spans: list[_Span]) -> Attributes:
+    """Return the attributes of a point."""
+    found: dict[str, str] = {}
+    for span in spans[:_MAX_ATTRIBUTES_READ]:
+        _take_attribute(reader, span, found)
+    return tuple(found.items())
 
 
 def _take_attribute(reader: _Reader, span: _Span, found: dict[str, str]) -> None:

@@ -186,3 +186,26 @@ def test_a_large_push_is_decoded_in_steps():
     decoded = decode(encode(*metrics))
     assert (len(decoded.points), decoded.skipped) == (5000, 0)
     assert sum(1 for _ in decode_metrics_in_steps(encode(*metrics))) > 50
+
+
+def test_many_empty_points_are_decoded_in_steps():
+    points = nest(5, content=b"\x0a\x00" * 100_000)
+    data = nest(1, 2, 2, content=b"\x0a\x01g" + points)
+    assert decode(data).skipped == 100_000
+    assert sum(1 for _ in decode_metrics_in_steps(data)) >= 2 * 100_000 / otlp._FIELDS_PER_STEP
+
+
+ATTRIBUTE = nest(1, content=b"k")
+POINT = b"\x21" + bytes(8) + nest(7, content=ATTRIBUTE) * 200
+EQUAL_ATTRIBUTES = {
+    "of a resource": nest(1, 1, content=nest(1, content=ATTRIBUTE) * 200),
+    "of a point": nest(1, 2, 2, content=b"\x0a\x01g" + nest(5, 1, content=POINT)),
+}
+
+
+@pytest.mark.parametrize("data", EQUAL_ATTRIBUTES.values(), ids=EQUAL_ATTRIBUTES)
+def test_attributes_with_the_same_key_are_decoded_up_to_a_limit(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    monkeypatch.setattr(otlp, "_take_attribute", lambda reader, span, found: decoded.append(reader.data[slice(*span)]))
+    decode(data)
+    assert decoded == [ATTRIBUTE] * otlp._MAX_ATTRIBUTES_READ
