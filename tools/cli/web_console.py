@@ -48,6 +48,7 @@ def console(
     from odradek.tools.console.server import make_console, serve
     from odradek.tools.console.settings import ConsoleSettings
     from odradek.tools.kafka.wire_client import Address
+    from odradek.tools.records.errors import InvalidOptionError
 
     host, colon, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -66,7 +67,11 @@ def console(
     names = frozenset(name.lower() for name in [host, *(host_name or [])])
     settings = ConsoleSettings(password, allow_changes, names, f"_{bound_port}", tuple(metrics_url or ()))
     with listening:
-        serve(make_console(connection, settings), listening, _report)
+        try:
+            made = make_console(connection, settings)
+        except InvalidOptionError as error:
+            raise CommandError(str(error), exit_code=EXIT_USAGE) from None
+        serve(made, listening, _report)
 
 
 def _is_loopback(host: str) -> bool:

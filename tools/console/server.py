@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -13,6 +14,7 @@ from odradek.tools.console.cluster_pool import BusyError
 from odradek.tools.console.console import Console
 from odradek.tools.console.lag_history import SAMPLE_S
 from odradek.tools.console.pages.groups import sample_lag
+from odradek.tools.console.records.schemas import make_schema_decoder
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
@@ -27,7 +29,7 @@ _MOST_CONNECTIONS: Final = 200
 
 
 def make_console(connection: Connection, settings: ConsoleSettings) -> Console:
-    """Return the console of a cluster."""
+    """Return the console of a cluster. Raises InvalidOptionError for the address of its schema registry."""
 
     def connect(address: Address, security: ClientSecurity) -> WireClient:
         return WireClient(address, security, CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S)
@@ -35,7 +37,10 @@ def make_console(connection: Connection, settings: ConsoleSettings) -> Console:
     def make_cluster() -> Cluster:
         return Cluster(connection, connect=connect, retry_s=RETRY_S)
 
-    return Console(make_cluster, connection.bootstrap_servers, settings)
+    schemas = None
+    if connection.schema_registry_url is not None:
+        schemas = make_schema_decoder(connection.properties, time.monotonic)
+    return Console(make_cluster, connection.bootstrap_servers, settings, schemas=schemas)
 
 
 def listen(address: Address) -> socket.socket:

@@ -16,3 +16,10 @@ from odradek.tools.cli.main import main
 def test_invalid_options(capsys, arguments, message):
     assert main(["console", *arguments]) == 2
     assert capsys.readouterr().err == f"odradek: {message}\n"
+
+
+def test_an_invalid_registry(capsys, tmp_path):
+    config = tmp_path / "client.properties"
+    config.write_text("schema.registry.url=registry:8081\n")
+    assert main(["console", "--listen", "127.0.0.1:0", "--command-config", str(config)]) == 2
+    assert capsys.readouterr().err.startswith("odradek: schema.registry.url registry:8081: this is no http")

@@ -57,7 +57,7 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
     position = arguments.get("position", "newest")
 
     def work(cluster: Cluster) -> Scan:
-        scanner = Scanner(cluster, name, ranges, needle, time.monotonic)
+        scanner = Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas)
         if before is not None:
             return scanner.scan_backward(parse_positions(before, ranges))
         if after is not None:
@@ -114,7 +114,9 @@ def show_new(name: str) -> Response:
     ranges = console.read(("ranges", name), lambda cluster: fetch_ranges(cluster, name), ttl_s=0.5)
     positions = parse_positions(request.args.get("after", ""), ranges)
     scan = console.read_now(
-        lambda cluster: Scanner(cluster, name, ranges, needle, time.monotonic).scan_forward(positions)
+        lambda cluster: Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas).scan_forward(
+            positions
+        )
     )
     rows = render("record_rows.html", name=name, records=list(reversed(scan.records)))
     return jsonify(rows=rows, count=len(scan.records), after=format_positions(scan.after))

@@ -6,6 +6,7 @@ import struct
 from typing import Final, NamedTuple
 
 from odradek.protocol.batches.record_reader import Record
+from odradek.tools.console.records.schemas import SchemaDecoder
 
 JSON: Final = "JSON"
 TEXT: Final = "text"
@@ -32,7 +33,7 @@ class Content(NamedTuple):
     kind: JSON, TEXT, HEX or NULL
     text: the content, shortened
     summary: one line
-    note: a probable meaning of binary content; otherwise empty
+    note: the schema, or a probable meaning of binary content; otherwise empty
     """
 
     kind: str
@@ -56,25 +57,41 @@ class ShownRecord(NamedTuple):
     is_transactional: bool
 
 
-def show_record(partition: int, record: Record, most_characters: int, is_transactional: bool) -> ShownRecord:
+def show_record(
+    partition: int,
+    record: Record,
+    most_characters: int,
+    is_transactional: bool,
+    schemas: SchemaDecoder | None = None,
+) -> ShownRecord:
     """Return the texts of a record."""
     headers = [(_escape(name), show(value, most_characters)) for name, value in record.headers[:_MOST_HEADERS]]
     return ShownRecord(
         partition,
         record.offset,
         record.timestamp,
-        show(record.key, most_characters),
-        show(record.value, most_characters),
+        show(record.key, most_characters, schemas),
+        show(record.value, most_characters, schemas),
         headers,
         len(record.headers) - len(headers),
         is_transactional,
     )
 
 
-def show(data: bytes | None, most_characters: int = LIST_CHARACTERS) -> Content:
-    """Return the text of bytes."""
+def show(data: bytes | None, most_characters: int = LIST_CHARACTERS, schemas: SchemaDecoder | None = None) -> Content:
+    """Return the text of bytes, by their schema if it is in the registry."""
     if data is None:
         return Content(NULL, "", "", 0, False, "")
+    decoded = None if schemas is None else schemas.decode(data)
+    if decoded is None:
+        return _show_stored(data, most_characters)
+    if decoded.json is None:
+        return _show_stored(data, most_characters)._replace(note=decoded.note)
+    # The size is that of the stored content.
+    return _show_stored(decoded.json, most_characters)._replace(size_bytes=len(data), note=decoded.note)
+
+
+def _show_stored(data: bytes, most_characters: int) -> Content:
     # A character has at most four bytes; the last one may be cut.
     head = data if len(data) <= most_characters * 4 else data[: most_characters * 4]
     try:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from odradek.tools.console.records.decoding import LIST_CHARACTERS, ShownRecord, contains, show_record
 from odradek.tools.console.records.fetching import Fetched, fetch_records
+from odradek.tools.console.records.schemas import SchemaDecoder
 from odradek.tools.kafka.cluster import Cluster
 
 MOST_RECORDS: Final = 50
@@ -85,13 +86,20 @@ class Scanner:
     """Scans of one topic. `needle` selects records whose key, value or headers contain it; empty selects all."""
 
     def __init__(
-        self, cluster: Cluster, topic: str, ranges: Ranges, needle: bytes, monotonic: Callable[[], float]
+        self,
+        cluster: Cluster,
+        topic: str,
+        ranges: Ranges,
+        needle: bytes,
+        monotonic: Callable[[], float],
+        schemas: SchemaDecoder | None = None,
     ) -> None:
         self._cluster = cluster
         self._topic = topic
         self._ranges = ranges
         self._needle = needle
         self._monotonic = monotonic
+        self._schemas = schemas
         self._give_up_at = monotonic() + MOST_SECONDS
 
     def scan_forward(self, positions: Positions) -> Scan:
@@ -166,7 +174,9 @@ class Scanner:
                         if keeps_first:
                             reading.reached[partition] = record.offset
                             return
-                    found.append(show_record(partition, record, LIST_CHARACTERS, header.is_transactional))
+                    found.append(
+                        show_record(partition, record, LIST_CHARACTERS, header.is_transactional, self._schemas)
+                    )
             except ValueError as error:
                 problem = f"the batch at offset {header.base_offset} cannot be decoded: {error}"
                 reading.problems.append(f"{self._topic}-{partition}: {problem}")
