@@ -112,5 +112,5 @@ def _format_section(title: str, properties: Iterable[AnyProperty], *, is_topic: 
         elif is_topic:
             update = ", ".join(f"`{synonym.name}`" for synonym in prop.synonyms)
         cells = (f"`{name}`", kind, f"`{default}`", prop.allowed, update, doc)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("](", "]\\(") for cell in cells) + " |")
     return lines
