@@ -8,7 +8,7 @@ TEST_WORKERS ?= 5
 QUICK_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: start demo test test-quick parity check bench simulate install install-test jars clean
+.PHONY: start demo test test-quick parity check bench simulate docs install install-test jars clean
 
 # Tests start some thousand Python processes; without compiled modules each would compile all of its imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,6 +42,11 @@ simulate: install
 bench: install-test jars
 	$(BIN)/python -m benchmarks
 
+# The documentation as a site in build/docs, which can be read without a web server; links and anchors are checked.
+docs: $(VENV)/installed-docs
+	$(BIN)/mkdocs build --quiet
+	@echo "build/docs/index.html is the documentation"
+
 jars: install-test
 	$(BIN)/python -m compat_tests.apache_kafka.jars
 
@@ -59,6 +64,10 @@ $(VENV)/installed: pyproject.toml
 
 $(VENV)/installed-test: $(VENV)/installed requirements-test.txt
 	$(BIN)/python -m pip install --quiet --no-compile --requirement requirements-test.txt
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed requirements-docs.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements-docs.txt
 	@touch $@
 
 # Spark and the database client as they are tried, and what else the pipelines need.
