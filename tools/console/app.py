@@ -22,7 +22,7 @@ from odradek.tools.console.security import (
     is_same_origin,
 )
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError, StepError
+from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError, StepError
 
 MAX_REQUEST_BYTES = 12 << 20
 """Larger than a record that brokers accept by default, in the encoding of forms."""
@@ -137,12 +137,13 @@ def _add_headers(response: Response) -> Response:
 
 
 def _show_error(status: int, title: str, message: str) -> tuple[str, int]:
-    return render("error.html", title=title, message=message, failed=None), status
+    return render("error.html", title=title, message=message, failures=[]), status
 
 
 def _show_unreachable(error: NoResponseError) -> tuple[str, int]:
-    failed = error if isinstance(error, StepError) else None
-    return render("error.html", title="The cluster does not answer", message=str(error), failed=failed), 502
+    failures = error.failures if isinstance(error, NoAddressError) else [error]
+    steps = [one for one in failures if isinstance(one, StepError)]
+    return render("error.html", title="The cluster does not answer", message=str(error), failures=steps), 502
 
 
 def _show_refused(error: RequestError) -> tuple[str, int]:

@@ -15,10 +15,13 @@ _NO_LEADER: Final = -1
 
 
 class Broker(NamedTuple):
-    """A broker with the number of the partitions that it leads and of its replicas."""
+    """A broker with the number of the partitions that it leads and of its replicas.
+
+    address: None if only its replicas are known, because it is not live
+    """
 
     id: int
-    address: str
+    address: str | None
     rack: str | None
     is_controller: bool
     is_fenced: bool
@@ -44,6 +47,11 @@ class ClusterSummary(NamedTuple):
     controller: int | None
     brokers: list[Broker]
     topics: list[Topic]
+
+    @property
+    def live(self) -> int:
+        """Return the number of live brokers."""
+        return sum(broker.address is not None and not broker.is_fenced for broker in self.brokers)
 
     @property
     def partitions(self) -> int:
@@ -91,7 +99,8 @@ def fetch_summary(cluster: Cluster) -> ClusterSummary:
             leaders[partition.leader_id] += 1
             replicas.update(partition.replica_nodes)
     controller, fenced = metadata.controller_id, set()
-    addresses = {node.node_id: (f"{node.host}:{node.port}", node.rack) for node in metadata.brokers}
+    addresses: dict[int, tuple[str | None, str | None]] = dict.fromkeys(replicas, (None, None))
+    addresses |= {node.node_id: (f"{node.host}:{node.port}", node.rack) for node in metadata.brokers}
     if cluster.any_broker().serves(DescribeClusterRequest):
         described = cluster.ask(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
         check(described.error_code, described.error_message)

@@ -18,7 +18,7 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.protocol.schema import Message, Struct
-from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError
 from odradek.tools.kafka.profile import Connection, make_security
 from odradek.tools.kafka.similar_names import suggest
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
@@ -112,7 +112,7 @@ class Cluster:
                 except NoResponseError as error:
                     failures.append(error)
             else:
-                raise failures[0] if len(failures) == 1 else NoResponseError("; ".join(map(str, failures)))
+                raise failures[0] if len(failures) == 1 else NoAddressError(failures)
         return self._any
 
     def broker(self, node_id: int) -> WireClient:

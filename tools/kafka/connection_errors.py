@@ -1,6 +1,7 @@
 """The failed step of a connection to a broker, and what to try."""
 
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 NAME: Final = "name lookup"
@@ -34,6 +35,17 @@ class StepError(NoResponseError):
         self.step = step
         self.reason = reason
         self.hint = hint
+
+
+class NoAddressError(NoResponseError):
+    """None of several addresses answers.
+
+    failures: the error of each
+    """
+
+    def __init__(self, failures: Sequence[NoResponseError]) -> None:
+        super().__init__("; ".join(map(str, failures)))
+        self.failures = failures
 
 
 def explain_failed_connect(address: str, error: Exception) -> StepError:

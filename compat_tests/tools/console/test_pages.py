@@ -24,7 +24,7 @@ def test_cluster_brokers_and_topics(console, admin, odradek, unique):
     assert disk["log_dir"] in overview.text
     configs = console.get(f"/brokers/{broker['broker']}")
     assert configs.find_row("offsets.topic.num.partitions changed")[1] == "5"
-    assert "there is no broker 777" in console.get("/brokers/777", 404).text
+    assert "there is no live broker 777" in console.get("/brokers/777", 404).text
 
     def check():
         assert console.get(f"/topics?search={unique}").find_row(unique)[1:3] == ["3", "1"]

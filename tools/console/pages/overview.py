@@ -28,10 +28,10 @@ def show_broker(broker_id: int) -> str:
     """Show a broker, its disks and its configuration."""
     console = get_console()
     summary = console.read("summary", fetch_summary)
-    found = [broker for broker in summary.brokers if broker.id == broker_id]
+    found = [broker for broker in summary.brokers if broker.id == broker_id and broker.address is not None]
     if not found:
-        ids = ", ".join(str(broker.id) for broker in summary.brokers)
-        raise RequestError("BROKER_NOT_AVAILABLE", f"there is no broker {broker_id}; the brokers are {ids}")
+        ids = ", ".join(str(broker.id) for broker in summary.brokers if broker.address is not None)
+        raise RequestError("BROKER_NOT_AVAILABLE", f"there is no live broker {broker_id}; live brokers are {ids}")
     resource = (BROKER, str(broker_id))
     configs = console.read(resource, lambda cluster: fetch_configs(cluster, [resource])[resource])
     disks = console.read("disks", fetch_disks, DISKS_TTL_S)

@@ -9,6 +9,9 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
+// On a phone the navigation is wider than the screen.
+document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest", behavior: "instant" });
+
 // The live tail asks for new records every second while the page is visible.
 const MOST_TAIL_ROWS = 500;
 const tail = document.getElementById("tail");

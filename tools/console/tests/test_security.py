@@ -12,7 +12,7 @@ from odradek.tools.console.security import (
     is_same_origin,
 )
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.connection_errors import CONNECTION, StepError
+from odradek.tools.kafka.connection_errors import CONNECTION, NoAddressError, StepError
 
 
 class Clock:
@@ -100,6 +100,15 @@ def test_an_unreachable_cluster_is_explained_and_escaped():
     assert response.status_code == 502
     assert "10.0.0.1:9092" in text and "connection" in text and "is the broker running?" in text
     assert "&lt;b&gt;refused&lt;/b&gt;" in text and "<b>" not in text
+
+
+def test_each_address_that_does_not_answer_is_explained():
+    def fail_twice():
+        raise NoAddressError([StepError(f"10.0.0.{host}:9092", CONNECTION, "refused") for host in (1, 2)])
+
+    console = Console(fail_twice, "", ConsoleSettings(), Clock(), lambda: 0.0)
+    text = make_app(console).test_client().get("/").get_data(as_text=True)
+    assert text.count("Failed step") == 2 and "10.0.0.2:9092" in text
 
 
 def test_every_response_has_the_security_headers():
