@@ -96,3 +96,25 @@ def test_readers(console, broker, backend, admin, unique):
         eventually(check)
     finally:
         reader.close()
+
+
+def test_committed_records(console, broker, admin, unique):
+    admin.create_topic(unique, 1)
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(transactional_id=unique)) as producer:
+        for value, end in (
+            (b"aborted", producer.abort),
+            (b"committed", producer.commit),
+            (b"aborted 2", producer.abort),
+        ):
+            producer.begin()
+            producer.produce(unique, [Message(value), Message(value)])
+            end()
+        producer.begin()
+        producer.produce(unique, [Message(b"open")])
+        path = f"/topics/{unique}/records"
+        newest = [row[3] for row in console.get(path).rows[1:]]
+        assert len(newest) == 7 and "open" in newest[0]
+        for position in ("newest", "oldest", "offset&at=1"):
+            rows = console.get(f"{path}?committed=1&position={position}").rows[1:]
+            assert [(row[0], row[3].split()[0]) for row in rows] == [("0:4", "committed"), ("0:3", "committed")]
+        producer.abort()

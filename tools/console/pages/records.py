@@ -11,15 +11,16 @@ from odradek.protocol.batches.record_reader import Record
 from odradek.tools.console.console import get_arguments, get_console, render
 from odradek.tools.console.inputs import MOST_OFFSET, MOST_PARTITION, InputError
 from odradek.tools.console.records.decoding import WHOLE_CHARACTERS, show_record
-from odradek.tools.console.records.fetching import fetch_records
+from odradek.tools.console.records.fetching import READ_UNCOMMITTED, fetch_records
 from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scanner
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.offsets import fetch_log_ranges, fetch_offsets, find_leaders
+from odradek.tools.kafka.offsets import LATEST, READ_COMMITTED, fetch_log_ranges, fetch_offsets, find_leaders
 from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
 
 records = Blueprint("records", __name__)
 
 _PARTS: Final = {"key": "the key", "value": "the value"}
+_RANGES_TTL_S: Final = 0.5
 _MOST_TIME_CHARACTERS: Final = 60
 _POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})")
 
@@ -28,7 +29,7 @@ _POSITION: Final = re.compile(r"(\d{1,9}):(\d{1,18})")
 def show_list(name: str) -> str:
     """List records around a position."""
     arguments = get_arguments()
-    ranges = get_console().read(("ranges", name), lambda cluster: fetch_ranges(cluster, name), ttl_s=1.0)
+    ranges = _read_ranges(name)
     scan, error = None, None
     started = time.monotonic()
     try:
@@ -96,7 +97,7 @@ def download(name: str, partition: int, offset: int, part: str) -> Response:
 def show_tail(name: str) -> str:
     """Show new records as they arrive."""
     arguments = get_arguments()
-    ranges = get_console().read_now(lambda cluster: fetch_ranges(cluster, name))
+    ranges = _read_ranges(name)
     try:
         partitions = _select_partitions(arguments.get("partition", ""), ranges)
         error = None
@@ -111,7 +112,7 @@ def show_new(name: str) -> Response:
     """Return the rows of new records, and the positions after them, for the script of the tail."""
     console = get_console()
     needle = request.args.get("filter", "").encode()
-    ranges = console.read(("ranges", name), lambda cluster: fetch_ranges(cluster, name), ttl_s=0.5)
+    ranges = _read_ranges(name)
     positions = parse_positions(request.args.get("after", ""), ranges)
     scan = console.read_now(
         lambda cluster: Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas).scan_forward(
@@ -122,15 +123,26 @@ def show_new(name: str) -> Response:
     return jsonify(rows=rows, count=len(scan.records), after=format_positions(scan.after))
 
 
-def fetch_ranges(cluster: Cluster, name: str) -> Ranges:
+def _read_ranges(name: str) -> Ranges:
+    """Return the ranges of a topic, of committed records with the argument `committed`."""
+    isolation_level = READ_COMMITTED if request.args.get("committed") == "1" else READ_UNCOMMITTED
+    key = ("ranges", name, isolation_level)
+    return get_console().read(key, lambda cluster: fetch_ranges(cluster, name, isolation_level), _RANGES_TTL_S)
+
+
+def fetch_ranges(cluster: Cluster, name: str, isolation_level: int = READ_UNCOMMITTED) -> Ranges:
     """Return leaders and offsets of a topic. Raises RequestError if it does not exist."""
     leaders = find_leaders(cluster, [name])
     first, end = fetch_log_ranges(cluster, leaders)
+    if isolation_level == READ_COMMITTED:
+        found = fetch_offsets(cluster, dict.fromkeys(leaders, LATEST), leaders, READ_COMMITTED)
+        end = {key: one.offset for key, one in found.items()}
     online = sorted(partition for topic, partition in leaders if (topic, partition) in first.keys() & end.keys())
     return Ranges(
         {one: leaders[name, one] for one in online},
         {one: first[name, one] for one in online},
         {one: end[name, one] for one in online},
+        isolation_level,
     )
 
 
@@ -191,9 +203,9 @@ def _find_record(name: str, partition: int, offset: int) -> tuple[Record, bool]:
             return None
         fetched = fetch_records(cluster, name, {partition: offset}, {partition: leaders[name, partition]})
         for one in fetched.values():
-            for header, batch in one.iter_batches():
-                for record in one.iter_records(header, batch):
-                    return (record, header.is_transactional) if record.offset == offset else None
+            for batch in one.iter_batches():
+                for record in one.iter_records(batch):
+                    return (record, batch.header.is_transactional) if record.offset == offset else None
         return None
 
     is_possible = partition <= MOST_PARTITION and offset <= MOST_OFFSET

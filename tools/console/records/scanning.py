@@ -9,7 +9,7 @@ from heapq import merge
 from typing import Final, NamedTuple
 
 from odradek.tools.console.records.decoding import LIST_CHARACTERS, ShownRecord, contains, show_record
-from odradek.tools.console.records.fetching import Fetched, fetch_records
+from odradek.tools.console.records.fetching import READ_UNCOMMITTED, Fetched, fetch_records
 from odradek.tools.console.records.schemas import SchemaDecoder
 from odradek.tools.kafka.cluster import Cluster
 
@@ -26,11 +26,15 @@ Positions = Mapping[int, int]
 
 
 class Ranges(NamedTuple):
-    """Leaders, first offsets and end offsets of the partitions of a topic."""
+    """Leaders, first offsets and end offsets of the partitions of a topic.
+
+    isolation_level: READ_COMMITTED for committed records, which end before the first open transaction
+    """
 
     leaders: Positions
     first: Positions
     end: Positions
+    isolation_level: int = READ_UNCOMMITTED
 
 
 class Scan(NamedTuple):
@@ -153,16 +157,17 @@ class Scanner:
         if self._is_exhausted(reading):
             return False
         before = dict(reading.reached)
-        fetched = fetch_records(self._cluster, self._topic, offsets, self._ranges.leaders)
+        fetched = fetch_records(self._cluster, self._topic, offsets, self._ranges.leaders, self._ranges.isolation_level)
         for partition, one in fetched.items():
             self._add(reading, partition, one, ends[partition], keeps_first=keeps_first)
         return reading.reached != before
 
     def _add(self, reading: _Reading, partition: int, fetched: Fetched, end: int, *, keeps_first: bool) -> None:
         found = reading.found[partition]
-        for header, batch in fetched.iter_batches():
+        for batch in fetched.iter_batches():
+            header = batch.header
             try:
-                for record in fetched.iter_records(header, batch):
+                for record in fetched.iter_records(batch):
                     if record.offset >= end:
                         break
                     reading.scanned += 1

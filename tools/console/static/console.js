@@ -34,7 +34,7 @@ if (tail) {
   const poll = async () => {
     let delayMs = 1000;
     if (!isPaused && !document.hidden) {
-      const query = new URLSearchParams({ after, filter: tail.dataset.filter });
+      const query = new URLSearchParams({ after, filter: tail.dataset.filter, committed: tail.dataset.committed });
       try {
         const response = await fetch(`${tail.dataset.url}?${query}`, { headers: { Accept: "application/json" } });
         if (!response.ok) throw new Error(response.status === 401 ? "log in again" : `status ${response.status}`);
