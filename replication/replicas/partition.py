@@ -288,8 +288,6 @@ class Partition:
         log = self._leader_log
         if log is None:
             raise self._not_leading()
-        traffic = self.traffic
-        traffic.produce_requests += 1
         if required_acks == -1 and self._has_few_in_sync:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS, f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}"
@@ -316,6 +314,9 @@ class Partition:
                     ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no follower in sync has fetched lately, and {error}"
                 ) from error
             raise
+        # Refused batches are counted by their caller: an attempt that raises may be followed by another.
+        traffic = self.traffic
+        traffic.produce_requests += 1
         if not info.is_duplicate:
             traffic.bytes_in += info.size_bytes
             traffic.messages_in += info.last_offset - info.first_offset + 1

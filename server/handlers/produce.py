@@ -305,7 +305,10 @@ class _Appends:
                 # The topic's configuration has changed meanwhile, or the topic was deleted and created again.
                 validation = again
             except KafkaError as error:
-                results[position] = self._refuse(topic, data.index, error, self._find(topic, data.index))
+                partition = self._find(topic, data.index)
+                if partition is not None:
+                    _count_refusal(partition, error.code, len(data.records or _EMPTY_RECORDS))  # type: ignore[arg-type]
+                results[position] = self._refuse(topic, data.index, error, partition)
                 return
 
     def _find(self, topic: ProduceRequestTopicProduceData, index: int) -> "Partition | None":
@@ -381,6 +384,7 @@ class _Appends:
 def _count_refusal(partition: "Partition", code: ErrorCode, size_bytes: int) -> None:
     """Count a batch that is not appended as Kafka's `ReplicaManager.appendToLocalLog` does."""
     traffic = partition.traffic
+    traffic.produce_requests += 1
     if code in _TOO_LARGE:
         traffic.bytes_rejected += size_bytes
     elif code == ErrorCode.CORRUPT_MESSAGE:

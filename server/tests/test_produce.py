@@ -126,6 +126,18 @@ def test_a_reader_that_fails_when_woken_neither_fails_nor_repeats_the_append(ser
     assert partition.log.log_end_offset == 1 + is_known
 
 
+def test_a_batch_that_is_refused_on_both_paths_is_counted_once(services):
+    partition = services.replicas.get("t", 0)
+    content = struct.pack(">hhihb", 0, VERSION, 7, -1, 0) + codec.encode(request(), VERSION)
+    frame = struct.pack(">i", len(content)) + content
+    connection = Connection(Transport(), Dispatch(services), context())
+    connection.frame_received(frame)
+    # The last bytes of the frame are those of the batch, before three counts of tagged fields.
+    connection.frame_received(frame[:-4] + bytes([frame[-4] ^ 1]) + frame[-3:])
+    traffic = partition.traffic
+    assert (traffic.produce_requests, traffic.invalid_crc_records, traffic.messages_in) == (2, 1, 1)
+
+
 @pytest.mark.parametrize("is_known", [False, True], ids=["general path", "fast path"])
 def test_a_request_that_must_wait_for_replicas_of_an_offline_partition_fails_at_once(services, is_known):
     partition = services.replicas.get("t", 0)
