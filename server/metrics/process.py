@@ -57,8 +57,9 @@ class CollectionTimes:
         gc.callbacks.append(self._measure)
 
     def stop(self) -> None:
-        """Measure no more."""
-        gc.callbacks.remove(self._measure)
+        """Measure no more. A broker whose start has failed is stopped twice."""
+        if self._measure in gc.callbacks:
+            gc.callbacks.remove(self._measure)
 
     def _measure(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
