@@ -189,7 +189,7 @@ class RequestTimes:
             times = request[0]
             if times.transport.writer.is_idle:
                 self._record(request, now_s - request[5], 0.0)
-            else:
+            elif not times.is_released:
                 times.sending.append((request, now_s))
 
     def count_sent(self, times: "ConnectionTimes") -> None:
@@ -226,11 +226,13 @@ class ConnectionTimes:
     """The times of the requests of one connection, in the order of the requests.
 
     context, transport: those of the connection
+    is_released: the connection is lost, or the measurement has ended
     sending: requests whose responses the socket has not accepted, and since when
     """
 
     __slots__ = (
-        "_appended", "_arrivals", "_arrived_s", "_last", "_last_code", "_times", "context", "sending", "transport",
+        "_appended", "_arrivals", "_arrived_s", "_last", "_last_code", "_times", "context", "is_released", "sending",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, times: RequestTimes, context: Context, transport: Transport) -> None:
@@ -243,6 +245,7 @@ class ConnectionTimes:
         self._last = ApiTimes(b"")
         self.context = context
         self.transport = transport
+        self.is_released = False
         self.sending: list[tuple[EndedRequest, float]] = []
 
     def arrive(self, count: int, now_s: float) -> None:
@@ -306,6 +309,7 @@ class ConnectionTimes:
 
     def release(self) -> None:
         """Drop all requests, which refer to this object, because the connection is lost."""
+        self.is_released = True
         self._arrivals.clear()
         self._appended.clear()
         self.sending = []

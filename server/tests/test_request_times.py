@@ -164,6 +164,16 @@ def test_requests_are_counted_after_the_responses_of_the_iteration(one):
     assert median(one.times.by_code[PRODUCE_9].response_queue) == pytest.approx(0.01, rel=0.1)
 
 
+def test_a_connection_that_is_lost_before_its_requests_are_counted_keeps_none(one):
+    # A kept request would refer to the connection that refers to it, and only the garbage collector would free both.
+    one.connection.respond(one.begin())
+    one.connection.release()
+    one.writer.is_idle = False
+    one.coalescer.flush()
+    assert one.connection.sending == []
+    assert one.times.by_code[PRODUCE_9].count == 0
+
+
 def test_requests_of_each_iteration_are_counted_once(one):
     for iteration in range(1, 4):
         one.connection.respond(one.begin())
