@@ -1,7 +1,7 @@
 """Metrics of requests: numbers, errors, and times by stage (KIP-188)."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from odradek.log.background.histogram import quantiles
@@ -37,6 +37,7 @@ _STAGES: Final = (
 
 METRICS: Final = (REQUESTS, ERRORS, *(one for stage, _ in _STAGES for one in stage))
 
+_FRACTIONS: Final = [fraction for fraction, _ in QUANTILES]
 _FETCH_NAMES: Final = {b"": "FetchConsumer", FOLLOWER: "FetchFollower"}
 
 
@@ -55,9 +56,11 @@ def collect_requests(times: RequestTimes, errors: ResponseErrors) -> Collected:
     yield Family(ERRORS, _error_samples(errors, produces))
     yield None
     for stage, attribute in _STAGES:
-        recent = {name: _find_recent(found, attribute) for name, found in by_name.items()}
-        yield None
-        yield Family(stage.quantiles, _quantile_samples(recent))
+        durations: dict[str, list[float]] = {}
+        for name, versions in by_name.items():
+            durations[name] = quantiles(_find_recent(versions, attribute), _FRACTIONS)
+            yield None
+        yield Family(stage.quantiles, _quantile_samples(durations))
         yield Family(stage.observations, [(labels(request=name), _count(found)) for name, found in by_name.items()])
 
 
@@ -91,8 +94,7 @@ def _find_recent(found: Iterable[ApiTimes], attribute: str) -> Mapping[int, int]
     return merged
 
 
-def _quantile_samples(recent: Mapping[str, Mapping[int, int]]) -> Iterator[Sample]:
-    fractions = [fraction for fraction, _ in QUANTILES]
-    for name, buckets in recent.items():
-        for (_, label), duration_s in zip(QUANTILES, quantiles(buckets, fractions), strict=True):
+def _quantile_samples(durations: Mapping[str, Sequence[float]]) -> Iterator[Sample]:
+    for name, of_name in durations.items():
+        for (_, label), duration_s in zip(QUANTILES, of_name, strict=True):
             yield labels(request=name, quantile=label), round(duration_s * 1000, 3)

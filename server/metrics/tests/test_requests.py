@@ -1,0 +1,21 @@
+"""Metrics of requests."""
+
+from odradek.server.measurements.request_times import RequestTimes
+from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics.exposition import write_families
+from odradek.server.metrics.requests import _STAGES, collect_requests
+from odradek.server.network.write_coalescer import WriteCoalescer
+
+
+def test_the_quantiles_of_each_api_are_found_in_a_step_of_their_own():
+    times = RequestTimes(lambda: 0.0, lambda code: True, WriteCoalescer())
+    for key in range(10):
+        times.find(bytes([0, key, 0, 4]), is_follower=False).total.record(0.016)
+    written: list[bytes] = []
+    steps = sum(1 for _ in write_families(collect_requests(times, ResponseErrors()), written.append))
+    # Fetch has a second name.
+    assert steps >= 11 * len(_STAGES)
+    text = b"".join(written).decode()
+    for name in ("Produce", "FetchConsumer"):
+        median = f'kafka_network_requestmetrics_totaltimems{{request="{name}",quantile="0.50"}} '
+        assert 15 < float(text.partition(median)[2].partition("\n")[0]) < 17
