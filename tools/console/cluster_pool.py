@@ -91,6 +91,10 @@ class ClusterPool:
     def _put_back(self, pooled: _Pooled) -> None:
         with self._lock:
             self._idle.append(pooled)
+            # Changes use new connections, which would accumulate.
+            surplus = self._idle.pop(0) if len(self._idle) > MOST_CONCURRENT else None
+        if surplus is not None:
+            surplus.cluster.close()
 
 
 class _Entry:

@@ -58,6 +58,8 @@ def make_server(console: Console, listening: socket.socket) -> Any:
         connection_limit=_MOST_CONNECTIONS,
         max_request_body_size=MAX_REQUEST_BYTES,
         channel_timeout=60,
+        # The login reads X-Forwarded-Proto, which waitress would remove.
+        clear_untrusted_proxy_headers=False,
         ident="odradek",
     )
 

@@ -3,7 +3,8 @@
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -54,6 +55,15 @@ class ConsoleClient:
     def get(self, path: str, status: int = 200) -> Page:
         """Return a page."""
         return self._open(Request(self.url + path), status)
+
+    def log_in(self, password: str, **headers: str) -> str:
+        """Log in; return the header that sets the cookie."""
+        data = urlencode({**self.find_token("/login"), "password": password}).encode()
+        connection = HTTPConnection(self.url.removeprefix("http://"))
+        fields = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+        connection.request("POST", "/login", data, fields)
+        with closing(connection):
+            return connection.getresponse().headers.get("Set-Cookie", "")
 
     def submit(self, path: str, values: Mapping[str, str], action: str | None = None, status: int = 200) -> Page:
         """Submit a form of the page at `path`, with the token that it has."""

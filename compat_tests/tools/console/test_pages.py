@@ -102,6 +102,14 @@ def test_groups(console, broker, odradek, topic, unique):
     assert "did you mean" in console.get(f"/group?name={unique}/", 404).text
 
 
+def test_a_login_behind_a_proxy_with_tls(start_console):
+    console = start_console("127.0.0.1:1", password="secret")
+    assert console.get("/topics").url.endswith("/login?next=%2Ftopics")
+    assert console.log_in("wrong") == ""
+    plain, secure = console.log_in("secret"), console.log_in("secret", **{"X-Forwarded-Proto": "https"})
+    assert "HttpOnly" in plain and "Secure" not in plain and "Secure" in secure
+
+
 def test_a_cluster_that_does_not_answer(start_console):
     console = start_console("127.0.0.1:1")
     page = console.get("/topics", 502)

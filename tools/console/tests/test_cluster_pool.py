@@ -73,6 +73,13 @@ def test_a_refused_request_keeps_the_connection():
     assert len(it.made) == 1 and not it.made[0].is_closed
 
 
+def test_connections_of_changes_do_not_accumulate():
+    it = Fixture()
+    for _ in range(3 * MOST_CONCURRENT):
+        it.pool.run(lambda cluster: None, is_change=True)
+    assert sum(not cluster.is_closed for cluster in it.made) == MOST_CONCURRENT
+
+
 def test_work_is_bounded():
     it = Fixture()
     entered, leave = threading.Barrier(MOST_CONCURRENT + 1), threading.Event()
