@@ -1,5 +1,6 @@
 """The parts that the pages share, and the current request's part of them."""
 
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, TypeVar, cast
@@ -7,6 +8,7 @@ from typing import Final, TypeVar, cast
 from flask import current_app, render_template, request
 
 from odradek.tools.console.cluster_pool import CACHE_S, Cache, ClusterPool
+from odradek.tools.console.formats import format_time
 from odradek.tools.console.lag_history import LagHistory
 from odradek.tools.console.records.schemas import SchemaDecoder
 from odradek.tools.console.security import LoginAttempts, Sessions
@@ -18,11 +20,18 @@ EXTENSION: Final = "odradek"
 T = TypeVar("T")
 
 
+def write_to_standard_error(line: str) -> None:
+    """Report a change."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
 class Console:
     """Cluster, cache and sessions of one console.
 
     address: the addresses of the cluster, for its pages
     schemas: decodes contents by a schema registry
+    report: called with a line for each change
     """
 
     def __init__(
@@ -33,6 +42,7 @@ class Console:
         monotonic: Callable[[], float] = time.monotonic,
         now_s: Callable[[], float] = time.time,
         schemas: SchemaDecoder | None = None,
+        report: Callable[[str], None] = write_to_standard_error,
     ) -> None:
         self.address = address
         self.settings = settings
@@ -42,6 +52,7 @@ class Console:
         self.lag_history = LagHistory()
         self.cookie_name = f"odradek_console{settings.cookie_suffix}"
         self._now_s = now_s
+        self._report = report
         self._pool = ClusterPool(make_cluster, monotonic)
         self._cache = Cache(monotonic)
 
@@ -63,6 +74,11 @@ class Console:
             return self._pool.run(work, is_change=True)
         finally:
             self._cache.clear()
+
+    def log_change(self, text: str) -> None:
+        """Report a change that the current request has made."""
+        line = " ".join(text.split())
+        self._report(f"{format_time(self.now_ms())} {request.remote_addr} {line}")
 
 
 def get_console() -> Console:

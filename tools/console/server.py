@@ -11,7 +11,7 @@ import waitress
 
 from odradek.tools.console.app import MAX_REQUEST_BYTES, make_app
 from odradek.tools.console.cluster_pool import BusyError
-from odradek.tools.console.console import Console
+from odradek.tools.console.console import Console, write_to_standard_error
 from odradek.tools.console.lag_history import SAMPLE_S
 from odradek.tools.console.pages.groups import sample_lag
 from odradek.tools.console.records.schemas import make_schema_decoder
@@ -28,7 +28,9 @@ _THREADS: Final = 16
 _MOST_CONNECTIONS: Final = 200
 
 
-def make_console(connection: Connection, settings: ConsoleSettings) -> Console:
+def make_console(
+    connection: Connection, settings: ConsoleSettings, report: Callable[[str], None] = write_to_standard_error
+) -> Console:
     """Return the console of a cluster. Raises InvalidOptionError for the address of its schema registry."""
 
     def connect(address: Address, security: ClientSecurity) -> WireClient:
@@ -40,7 +42,7 @@ def make_console(connection: Connection, settings: ConsoleSettings) -> Console:
     schemas = None
     if connection.schema_registry_url is not None:
         schemas = make_schema_decoder(connection.properties, time.monotonic)
-    return Console(make_cluster, connection.bootstrap_servers, settings, schemas=schemas)
+    return Console(make_cluster, connection.bootstrap_servers, settings, schemas=schemas, report=report)
 
 
 def listen(address: Address) -> socket.socket:

@@ -46,10 +46,11 @@ class Page(NamedTuple):
 
 
 class ConsoleClient:
-    """A client of a console."""
+    """A client of a console. `changes` are the lines that it has reported."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, changes: list[str]) -> None:
         self.url = url
+        self.changes = changes
         self._opener = build_opener()
 
     def get(self, path: str, status: int = 200) -> Page:
@@ -97,11 +98,12 @@ def start_console() -> Iterator[Callable[..., ConsoleClient]]:
         def start(bootstrap_servers: str, **settings: Any) -> ConsoleClient:
             connection = Connection(parse_addresses(bootstrap_servers), {})
             listening = stack.enter_context(listen(Address("127.0.0.1", 0)))
-            server = make_server(make_console(connection, ConsoleSettings(**settings)), listening)
+            changes: list[str] = []
+            server = make_server(make_console(connection, ConsoleSettings(**settings), changes.append), listening)
             thread = threading.Thread(target=server.run, daemon=True)
             thread.start()
             stack.callback(server.close)
-            return ConsoleClient(f"http://127.0.0.1:{listening.getsockname()[1]}")
+            return ConsoleClient(f"http://127.0.0.1:{listening.getsockname()[1]}", changes)
 
         yield start
 

@@ -51,6 +51,23 @@ def test_the_console_is_usable_by_keyboard(browser, console, topic):
     assert browser.messages == []
 
 
+def test_a_change_after_a_login(browser, start_console, broker, odradek, topic):
+    console = start_console(broker.bootstrap_servers, allows_changes=True, password="secret")
+    browser.open(f"{console.url}/topics/{topic}/config")
+    assert browser.run("document.activeElement.name") == "password"
+    browser.submit("document.activeElement.value = 'secret'; document.activeElement.form.requestSubmit()")
+    assert browser.run("location.pathname") == f"/topics/{topic}/config"
+    browser.submit("document.getElementById('value.retention.ms').value = '1234'; document.forms[1].requestSubmit()")
+    assert browser.run("document.querySelector('tbody tr').innerText").split()[-1] == "1234"
+    browser.submit("document.querySelector('button[value=apply]').click()")
+    assert browser.run("document.querySelector('[role=status]').textContent") == "The configuration was changed."
+    wait_until(lambda: "retention.ms=1234" in odradek("topic", "describe", topic).out)
+    browser.submit("document.querySelector('.logout button').click()")
+    browser.open(f"{console.url}/topics")
+    assert browser.run("location.pathname") == "/login"
+    assert browser.messages == []
+
+
 def test_pages_fit_a_phone(browser, console, topic):
     browser.resize(360, 740)
     for path in ("/", "/topics", f"/topics/{topic}", f"/topics/{topic}/config", f"/topics/{topic}/produce", "/groups"):

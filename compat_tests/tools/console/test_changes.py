@@ -48,6 +48,12 @@ def test_a_topic_is_created_configured_and_deleted(console, odradek, unique):
     assert unique in odradek("topic", "list").out
     assert "The topic was deleted" in console.submit(f"/topics/{unique}/delete", {"confirmed": unique}).text
     wait_until(lambda: unique not in odradek("topic", "list").out)
+    mine = [line.split(" 127.0.0.1 ")[1] for line in console.changes if unique in line]
+    assert mine == [
+        f"created topic {unique}",
+        f"configured topic {unique}: cleanup.policy=compact, max.message.bytes=default, retention.ms=2000",
+        f"deleted topic {unique}",
+    ]
 
 
 def test_a_record_is_produced_where_clients_produce_its_key(console, broker, admin, unique):

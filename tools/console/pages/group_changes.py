@@ -49,6 +49,8 @@ def reset() -> Returned:
             return _render(found, console.read_now(lambda cluster: _plan(cluster, found)))
         offsets = _read_offsets()
         console.change(lambda cluster: _commit(cluster, name, offsets))
+        moved = ", ".join(f"{topic}-{partition} to {offset}" for (topic, partition), offset in offsets.items())
+        console.log_change(f"reset group {name!a}: {moved}")
     except InputError as error:
         return _render(found, error=str(error)), 400
     return redirect(f"/group?{request.query_string.decode()}&done=reset", 303)

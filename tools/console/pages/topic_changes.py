@@ -63,6 +63,7 @@ def create() -> Returned:
         return _render_creation(error=str(error)), 400
     if is_dry_run:
         return _render_creation(checked=created)
+    get_console().log_change(f"created topic {name}")
     return redirect(f"/topics?search={name}&done=created", 303)
 
 
@@ -96,6 +97,10 @@ def change_config(name: str) -> Returned:
         return _render_config(name, configs, error=str(error)), 400
     if is_dry_run:
         return render("topic_config_preview.html", name=name, changes=changes)
+    operations = [
+        f"{key}={'default' if code == DELETE else value}" for key, code, value in (one.operation for one in changes)
+    ]
+    get_console().log_change(f"configured topic {name}: {', '.join(operations)}")
     return redirect(f"/topics/{name}?done=configured", 303)
 
 
@@ -135,6 +140,7 @@ def delete(name: str) -> Returned:
     if read_text("confirmed").strip() != name:
         return _render_deletion(name, error="The name that was entered is not that of the topic."), 400
     get_console().change(lambda cluster: delete_topic(cluster, name))
+    get_console().log_change(f"deleted topic {name}")
     return redirect("/topics?done=deleted", 303)
 
 
@@ -171,6 +177,7 @@ def produce(name: str) -> Returned:
         partition, offset = console.change(work)
     except (InputError, RequestError) as error:
         return _render_production(name, error=str(error)), 400
+    console.log_change(f"produced {name}-{partition} offset {offset}")
     return redirect(f"/topics/{name}/records/{partition}/{offset}?done=produced", 303)
 
 
