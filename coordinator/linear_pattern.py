@@ -118,6 +118,11 @@ class LinearPattern:
 
     # -- match -----------------------------------------------------------------------------------------------------
 
+    @property
+    def size(self) -> int:
+        """The number of instructions; a match takes time in proportion to it and to the length of the text."""
+        return len(self._program)
+
     def match(self, text: str) -> Steps[bool]:
         """Return whether the whole text matches. The longest pattern and text take seconds, in steps."""
         program = self._program

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Final, Protocol
 
-from odradek.log.background.histogram import BUCKETS_PER_ROOT, WINDOW_S, Histogram
+from odradek.log.background.histogram import BUCKETS_PER_ROOT, WINDOW_S, WINDOWS, Histogram
 from odradek.protocol.codec_source import Buffer
 from odradek.server.work.clock import IterationEnd
 
@@ -183,7 +183,7 @@ class RequestTimes:
         """Count the requests of `end`, whose responses were sent, or wait for their sockets."""
         now_s = self._clock()
         if now_s >= self._window_end_s:
-            self.begin_window(now_s)
+            self.begin_windows(now_s)
         ended, self._ended = self._ended, []
         for request in ended:
             times = request[0]
@@ -199,9 +199,20 @@ class RequestTimes:
         for request, since_s in sending:
             self._record(request, since_s - request[5], now_s - since_s)
 
-    def begin_window(self, now_s: float) -> None:
-        """Begin the next window of all histograms."""
-        self._window_end_s = now_s + WINDOW_S
+    def end_old_windows(self) -> None:
+        """Remove the durations of the windows that have ended, before the histograms are read."""
+        now_s = self._clock()
+        if now_s >= self._window_end_s:
+            self.begin_windows(now_s)
+
+    def begin_windows(self, now_s: float) -> None:
+        """Begin the windows up to now, of all histograms."""
+        ended = 1 + int((now_s - self._window_end_s) / WINDOW_S)
+        self._window_end_s += ended * WINDOW_S
+        for _ in range(min(ended, WINDOWS)):
+            self._begin_window()
+
+    def _begin_window(self) -> None:
         for histogram in (*chain.from_iterable(map(ApiTimes.histograms, self.by_code.values())), *self.others):
             histogram.begin_window()
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.schema import ArrayType, Message, Struct, StructType
 
 MAX_CODES: Final = 4096
@@ -27,6 +28,10 @@ class ResponseErrors:
         self.responses: Counter[str] = Counter()
         self._uncounted: Counter[str] = Counter()
         self._finders: dict[type[Message], FindCodes] = {}
+
+    def count_without_error(self, api_name: str) -> None:
+        """Count a response without an error that is encoded already."""
+        self.counts[api_name, ErrorCode.NONE] += 1
 
     def count(self, api_name: str, response: Message) -> None:
         """Count the codes of a response."""

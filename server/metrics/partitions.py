@@ -62,6 +62,10 @@ _PARTITIONS_PER_STEP: Final = 64
 """Partitions whose state is read in one step, which takes some 0.3 ms."""
 
 
+_SEGMENTS_PER_PARTITION: Final = 64
+"""Segments whose sizes take as long to add as the rest of a partition."""
+
+
 class _Row(NamedTuple):
     """The values of one partition, in the order of `_OF_LOG` and `_OF_PARTITION`."""
 
@@ -83,8 +87,12 @@ def collect_partitions(replicas: "ReplicaManager", metadata: "ClusterMetadata", 
     rows: list[_Row] = []
     totals = _Totals()
     partitions = list(replicas.partitions.values())
+    work = 0
     for number, partition in enumerate(partitions):
-        if number % _PARTITIONS_PER_STEP == 0:
+        log = partition.log
+        work += 1 if log is None else 1 + len(log.segments) // _SEGMENTS_PER_PARTITION
+        if work >= _PARTITIONS_PER_STEP:
+            work = 0
             yield None
         row = _read(partition, metadata, totals)
         if number < max_partitions:

@@ -1,16 +1,14 @@
-"""Metrics of the process: CPU, memory, descriptors (prometheus-client), the state and the version of the broker."""
+"""Metrics of the process: CPU, memory, descriptors, garbage collections, and the state and version of the broker."""
 
 import gc
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from prometheus_client.platform_collector import PlatformCollector
-from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import CollectorRegistry
-
 from odradek import __version__
+from odradek.log.storage import descriptors
 from odradek.server.metrics.declaration import COUNTER, GAUGE, Collected, Family, Metric, gauge, labels, own_gauge
 
 STATE: Final = gauge(
@@ -27,6 +25,13 @@ THREADS: Final = Metric("jvm_threads_current", GAUGE, "Threads of the process, b
 GC_SECONDS: Final = Metric("jvm_gc_collection_seconds_sum", COUNTER, "Time of garbage collections.")
 GC_COUNT: Final = Metric("jvm_gc_collection_seconds_count", COUNTER, "Number of garbage collections.")
 
+CPU: Final = Metric("process_cpu_seconds_total", COUNTER, "CPU time of the process.")
+VIRTUAL: Final = Metric("process_virtual_memory_bytes", GAUGE, "Virtual memory of the process.")
+RESIDENT: Final = Metric("process_resident_memory_bytes", GAUGE, "Resident memory of the process.")
+STARTED: Final = Metric("process_start_time_seconds", GAUGE, "Time at which the process was started.")
+OPEN_FDS: Final = Metric("process_open_fds", GAUGE, "Open file descriptors.")
+MAX_FDS: Final = Metric("process_max_fds", GAUGE, "Limit of open file descriptors.")
+
 METRICS: Final = (
     STATE,
     VERSION,
@@ -37,11 +42,13 @@ METRICS: Final = (
     THREADS,
     GC_SECONDS,
     GC_COUNT,
+    CPU,
+    VIRTUAL,
+    RESIDENT,
+    STARTED,
+    OPEN_FDS,
+    MAX_FDS,
 )
-
-_REGISTRY: Final = CollectorRegistry()
-_COLLECTORS: Final = (ProcessCollector(registry=_REGISTRY), PlatformCollector(registry=_REGISTRY))
-
 
 class CollectionTimes:
     """The time of the garbage collections since `start`."""
@@ -79,17 +86,33 @@ def collect_process(broker_state: int, collections: CollectionTimes) -> Collecte
     yield Family(VERSION, [(labels(version=__version__), 1)])
     for metric, name in ((DISK_READ, "read_bytes"), (DISK_WRITTEN, "write_bytes")):
         yield Family(metric, [("", value) for value in _read_io(name)])
-    for collector in _COLLECTORS:
-        for found in collector.collect():
-            by_name: dict[str, list[tuple[str, float]]] = {}
-            for sample in found.samples:
-                names = labels(**sample.labels) if sample.labels else ""
-                by_name.setdefault(sample.name, []).append((names, sample.value))
-            if found.name == "process_resident_memory_bytes":
-                for metric in (MEMORY, OLD_MEMORY):
-                    yield Family(metric, [(area, sample.value) for sample in found.samples])
-            for name, samples in by_name.items():
-                yield Family(Metric(name, found.type, found.documentation), samples)
+    for metric, value in _read_process():
+        yield Family(metric, [(area if metric in (MEMORY, OLD_MEMORY) else "", value)])
+
+
+def _read_process() -> Iterator[tuple[Metric, float]]:
+    """Return the metrics that prometheus-client has for a process, and the memory by its other names.
+
+    The library lists the open descriptors one by one, which takes 17 ms with 5,000 segments.
+    """
+    try:
+        # The name of the process is in parentheses and may contain anything.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        boot_s = next(
+            int(line.split()[1]) for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime ")
+        )
+    except (OSError, StopIteration):
+        return
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    resident_bytes = int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    yield CPU, (int(fields[11]) + int(fields[12])) / ticks_per_s
+    yield VIRTUAL, int(fields[20])
+    yield RESIDENT, resident_bytes
+    yield MEMORY, resident_bytes
+    yield OLD_MEMORY, resident_bytes
+    yield STARTED, boot_s + int(fields[19]) / ticks_per_s
+    yield OPEN_FDS, descriptors.count_open()
+    yield MAX_FDS, descriptors.limit()
 
 
 def _read_io(name: str) -> list[int]:

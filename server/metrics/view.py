@@ -92,6 +92,7 @@ class BrokerView:
             if services.readers is not None:
                 collectors.append(collect_readers(services.readers))
         if self.times is not None and self.errors is not None:
+            self.times.end_old_windows()
             collectors.append(collect_requests(self.times, self.errors))
         return chain.from_iterable(collectors)
 

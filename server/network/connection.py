@@ -310,6 +310,7 @@ class Connection:
     def _begin(self, frame: bytes | memoryview) -> None:
         """Begin a request. All exceptions are handled here."""
         began_s = self._scheduler.ended_s
+        throttle_ms = 0
         try:
             output = self._pipeline.begin(frame)
             if isinstance(output, bytearray):
@@ -319,7 +320,7 @@ class Connection:
             if len(frame) > _LARGE_FRAME_BYTES:
                 self._transport.writer.flush()
             if self.context.throttle_ms:
-                self._mute()
+                throttle_ms = self._mute()
         except CloseConnection as reason:
             self.refuse(str(reason))
         except SchedulerStopped:
@@ -334,18 +335,19 @@ class Connection:
                     self._times.respond(begun)
                 else:
                     self.in_progress.begun = begun
+            if throttle_ms:
+                self._times.throttle(throttle_ms)
 
-    def _mute(self) -> None:
-        """Begin no request for the throttle time of the last response (KIP-219).
+    def _mute(self) -> int:
+        """Begin no request for the throttle time of the last response (KIP-219), and return that.
 
         The transport still reads, until the backlog is full, so that the end of the connection is noticed.
         """
         throttle_ms, self.context.throttle_ms = self.context.throttle_ms, 0
-        if self._times is not None:
-            self._times.throttle(throttle_ms)
         if self._state is not _CLOSED and self._state is not _CLOSING:
             self._cancel_unmute()
             self._unmute_call = self._dispatch.services.reactor.callLater(throttle_ms / 1000, self._unmute)
+        return throttle_ms
 
     def _unmute(self) -> None:
         self._unmute_call = None
@@ -393,7 +395,9 @@ class Connection:
             return
         self._call(self._send_outcome, outcome, waiting)
         if self.context.throttle_ms:
-            self._mute()
+            throttle_ms = self._mute()
+            if self._times is not None:
+                self._times.throttle(throttle_ms)
         # The next request begins later: the Deferred may have fired within another connection's append.
         self._get_in_line()
 

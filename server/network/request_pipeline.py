@@ -252,6 +252,8 @@ class RequestPipeline:
         if isinstance(outcome, EncodedResponse):
             return _make_pieces(*outcome)
         if isinstance(outcome, EncodedBody):
+            if self._errors is not None:
+                self._errors.count_without_error(waiting.api.name)
             out = begin_response(waiting.api, waiting.correlation_id)
             body_at = len(out)
             out += outcome.body

@@ -33,9 +33,11 @@ class Deadlines(Generic[K]):
         self._deadlines_ms.pop(key, None)
 
     def take_due(self, now_ms: int, most: int) -> list[K]:
-        """Remove and return up to `most` keys whose deadline has come."""
+        """Remove and return up to `most` keys whose deadline has come. At most 100 others are examined for each."""
         due: list[K] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(due) < most:
+        examined = 0
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < most and examined < 100 * most:
+            examined += 1
             _, key = heappop(self._heap)
             deadline_ms = self._deadlines_ms.get(key)
             if deadline_ms is None:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from typing import Final
 
+from odradek.coordinator.steps import run_to_end
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.errors import ErrorCode
 from odradek.replication.metadata.znodes import uuid_text
@@ -31,8 +32,8 @@ MAX_INSTANCES: Final = 16_384
 MIN_EXPIRY_MS: Final = 60_000
 EXPIRY_INTERVALS: Final = 3
 
-_MATCHED_LENGTH: Final = 256
-"""Characters of an attribute that patterns are compared with. A pattern may need quadratic time."""
+_MATCHED_LENGTH: Final = 128
+"""Characters of an attribute that patterns are compared with."""
 
 _REMOVED_PER_STEP: Final = 256
 _NEVER_MS: Final = -(1 << 62)
@@ -179,4 +180,4 @@ def _collect_attributes(instance_id: bytes, context: RequestContext) -> dict[str
 
 
 def _matches(subscription: Subscription, attributes: Mapping[str, str]) -> bool:
-    return all(pattern.fullmatch(attributes[parameter]) for parameter, pattern in subscription.patterns)
+    return all(run_to_end(pattern.match(attributes[parameter])) for parameter, pattern in subscription.patterns)

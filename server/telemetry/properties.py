@@ -4,10 +4,10 @@ Checks and errors as of Apache Kafka 4.3's ClientMetricsConfigs. A client matche
 last one of a parameter counts. Values are stored as Kafka describes them: trimmed, and lists without duplicates.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from odradek.coordinator.linear_pattern import LinearPattern
 from odradek.properties import PropertyError, PropertySet, integer, string_list
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.server.security.java_patterns import compile_java_pattern
@@ -41,12 +41,16 @@ class SubscriptionProperties(PropertySet):
     metrics = string_list("metrics", (), doc="Telemetry metric name prefix list")
 
 
+MAX_PATTERN_INSTRUCTIONS: Final = 200
+"""Size of a pattern of `match`. An attribute of 128 characters is compared with it in at most some 10 ms."""
+
+
 class Subscription(NamedTuple):
     """A valid subscription. `metrics` are prefixes of names; `patterns` are by parameter."""
 
     metrics: tuple[str, ...]
     interval_ms: int
-    patterns: tuple[tuple[str, re.Pattern[str]], ...]
+    patterns: tuple[tuple[str, LinearPattern], ...]
 
 
 def parse_subscription(name: str, configs: Mapping[str, str]) -> Subscription:
@@ -85,13 +89,16 @@ def normalize(configs: Mapping[str, str]) -> dict[str, str]:
     return normalized
 
 
-def _parse_pattern(text: str) -> tuple[str, re.Pattern[str]]:
+def _parse_pattern(text: str) -> tuple[str, LinearPattern]:
     # As Java splits: without the empty parts at the end.
     parts = text.rstrip("=").split("=")
     parameter = parts[0].strip()
     if len(parts) != 2 or parameter not in _PARAMETERS:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {text}")
     try:
-        return parameter, compile_java_pattern(parts[1].strip())
+        pattern = LinearPattern(compile_java_pattern(parts[1].strip()).pattern)
+        if pattern.size > MAX_PATTERN_INSTRUCTIONS:
+            raise ValueError("the pattern is too long")
+        return parameter, pattern
     except ValueError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {text}: {error}") from None

@@ -256,3 +256,15 @@ def test_a_request_that_is_only_counted_leaves_no_arrival_behind(one):
     one.connection.respond(one.begin())
     one.times.count()
     assert not one.times.by_code[PRODUCE_9].queue.count
+
+
+def test_an_idle_broker_has_no_recent_durations(one):
+    one.connection.respond(one.begin())
+    one.times.count()
+    one.now_s += WINDOW_S * (WINDOWS - 1)
+    one.times.end_old_windows()
+    assert one.total().recent_buckets()
+    one.now_s += WINDOW_S * 1000
+    one.times.end_old_windows()
+    assert not one.total().recent_buckets()
+    assert one.total().count == 1

@@ -44,7 +44,7 @@ def test_no_metric_is_declared_twice():
     names = [metric.name for metric in METRICS]
     assert sorted(names) == sorted(set(names))
     assert all(metric.help.endswith(".") for metric in METRICS)
-    assert all(re.fullmatch(r"(kafka|odradek|jvm)_[a-z0-9_]+", name) for name in names)
+    assert all(re.fullmatch(r"(kafka|odradek|jvm|process)_[a-z0-9_]+", name) for name in names)
 
 
 def test_the_page_agrees_with_the_declarations():

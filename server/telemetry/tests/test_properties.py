@@ -2,6 +2,7 @@
 
 import pytest
 
+from odradek.coordinator.steps import run_to_end
 from odradek.protocol.errors import ErrorCode as E
 from odradek.protocol.errors import KafkaError
 from odradek.server.telemetry.properties import normalize, parse_subscription
@@ -45,5 +46,19 @@ def test_values_are_stored_as_kafka_describes_them():
 
 def test_the_last_pattern_of_a_parameter_counts():
     patterns = parse_subscription("s", {"match": "client_id=x,client_source_port=1,client_id=y.*"}).patterns
-    assert {name: pattern.pattern for name, pattern in patterns}.keys() == {"client_id", "client_source_port"}
-    assert dict(patterns)["client_id"].fullmatch("yes")
+    assert dict(patterns).keys() == {"client_id", "client_source_port"}
+    assert run_to_end(dict(patterns)["client_id"].match("yes"))
+    assert not run_to_end(dict(patterns)["client_id"].match("no"))
+
+
+@pytest.mark.parametrize("pattern", ["(a{1,50}){1,50}", r"(a)\1", "(?=a)", "("])
+def test_a_pattern_that_may_take_long_is_refused(pattern):
+    with pytest.raises(KafkaError) as caught:
+        parse_subscription("s", {"match": f"client_id={pattern}"})
+    assert caught.value.code is E.INVALID_CONFIG
+
+
+def test_a_nested_repetition_takes_linear_time():
+    patterns = dict(parse_subscription("s", {"match": "client_id=(a+)+b"}).patterns)
+    steps = patterns["client_id"].match("a" * 128)
+    assert sum(1 for _ in steps) <= 200
