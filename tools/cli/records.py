@@ -199,6 +199,7 @@ def produce(
 
     A record that fails is reported with its line; the others are sent.
     """
+    from odradek.tools.records.batches import collecting_rarely
     from odradek.tools.records.decoding import PartFormat
     from odradek.tools.records.encoding import make_encoder
     from odradek.tools.records.input import Encoders, Template
@@ -212,7 +213,7 @@ def produce(
     if key_separator is not None and input_ != "lines":
         raise CommandError(f"--key-separator excludes --input {input_}", exit_code=EXIT_USAGE)
     pairs = split_pairs(headers or [], "--header")
-    with _translated_errors(), ExitStack() as stack:
+    with _translated_errors(), ExitStack() as stack, collecting_rarely():
         find_registry = _make_registry_source(session, registry)
         session.cluster.fetch_topics([topic])
         encoders = Encoders(
@@ -400,11 +401,11 @@ def _make_group_reader(
 
 def _copy(reader: "Reader", writer: "RecordWriter", most: int) -> None:
     """Write records until the end, `most` records or Ctrl-C."""
-    from odradek.tools.records.reading import few_collections
+    from odradek.tools.records.batches import collecting_rarely
 
     stream = sys.stdout.buffer
     try:
-        with few_collections():
+        with collecting_rarely():
             while most > 0 and (messages := reader.read()) is not None:
                 if not messages:
                     continue

@@ -13,6 +13,7 @@
 - `expressions`: conditions on records, such as `value.amount > 10`
 - `positions`: beginning, end, offset, last records or time as offsets
 - `formats`: records as lines, JSON or by a template
+- `batches`: garbage collection while batches are processed
 - `writing`: batches of records to a stream
 - `reading`: batches of records from partitions or as a member of a group
 - `input`: records from lines, JSON or files

@@ -63,9 +63,9 @@ class RecordProducer:
             report = _LineErrors(self._fail, first, lines)
             for index, line in enumerate(lines):
                 try:
-                    produce(topic, line, on_delivery=report)
+                    produce(topic, line, None, -1, report)  # positions cost less than names
                 except BufferError:
-                    self._repeat(f"line {first + index}", partial(produce, topic, line, on_delivery=report))
+                    self._repeat(f"line {first + index}", partial(produce, topic, line, None, -1, report))
                 except KafkaException as error:
                     self._fail(f"line {first + index}", error.args[0])
             first += len(lines)

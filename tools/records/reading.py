@@ -4,11 +4,9 @@ A reader returns what confluent-kafka has fetched in lists, because the cost of 
 """
 
 import contextlib
-import gc
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -23,7 +21,6 @@ _BATCH_BYTES: Final = 8 << 20
 _WAIT_S: Final = 0.05
 """A call returns after this time, or when it has the number of records asked for. It ignores Ctrl-C meanwhile."""
 _GIVE_UP_S: Final = 30.0
-_COLLECTION_THRESHOLD: Final = 100_000
 _FOREVER: Final = sys.maxsize
 _QUIET: Final[Mapping[str, Any]] = {
     "log_level": 0,
@@ -39,17 +36,6 @@ _QUIET: Final[Mapping[str, Any]] = {
 }
 
 MakeConsumer = Callable[[dict[str, Any]], Consumer]
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Look for cycles of garbage rarely: a batch has more objects than the usual threshold, and no cycles."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECTION_THRESHOLD, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class Reader(Protocol):
