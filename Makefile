@@ -1,5 +1,5 @@
 # Odradek. `make start` runs a broker, `make demo` a pipeline on it, `make test` all tests, `make test-quick` those that
-# start no process; each installs what it needs.
+# start no process, `make dist` builds a wheel and a single-file executable; each installs what it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -8,7 +8,7 @@ TEST_WORKERS ?= 5
 QUICK_WORKERS ?= 2
 PYTEST = $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder
 
-.PHONY: start demo test test-quick parity check bench simulate docs install install-test jars clean
+.PHONY: start demo test test-quick parity check bench simulate docs dist install install-test jars clean
 
 # Tests start some thousand Python processes; without compiled modules each would compile all of its imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,6 +47,17 @@ docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --quiet
 	@echo "build/docs/index.html is the documentation"
 
+# The wheel runs on any Python from 3.11 on. The executable contains compiled modules for this version and this platform; with
+# -S it does not use the packages of the system, which may be too old for the ones in it.
+dist: $(VENV)/installed-dist
+	rm -rf dist build/lib build/bdist.*
+	$(BIN)/python -m build --quiet --wheel --outdir dist .
+	$(BIN)/python -m shiv --quiet --reproducible --extend-pythonpath --compile-pyc --preamble packaging/preamble.py \
+		--console-script odradek \
+		--python "/usr/bin/env -S $$($(BIN)/python -c 'import sys; print("python%d.%d -S" % sys.version_info[:2])')" \
+		--output-file dist/odradek "$$(echo dist/odradek-*.whl)[console]"
+	@ls -lh dist
+
 jars: install-test
 	$(BIN)/python -m compat_tests.apache_kafka.jars
 
@@ -70,10 +81,14 @@ $(VENV)/installed-docs: $(VENV)/installed requirements-docs.txt
 	$(BIN)/python -m pip install --quiet --requirement requirements-docs.txt
 	@touch $@
 
+$(VENV)/installed-dist: $(VENV)/installed requirements-dist.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements-dist.txt
+	@touch $@
+
 # Spark and the database client as they are tried, and what else the pipelines need.
 $(VENV)/installed-demo: $(VENV)/installed requirements-test.txt
 	@grep -E '^(pyspark|psycopg)' requirements-test.txt | xargs $(BIN)/python -m pip install --quiet --editable '.[spark]'
 	@touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -86,7 +86,9 @@ class BrokerProcess:
         self.address = ""
         self.has_id_in_use = False
         log = BrokerLog(self._log_level)
-        command = [sys.executable, "-m", "odradek", "start", str(self.file), "--log-level", log.process_level]
+        # The single-file executable runs Python without the packages of the system.
+        python = [sys.executable, "-S"] if sys.flags.no_site else [sys.executable]
+        command = [*python, "-m", "odradek", "start", str(self.file), "--log-level", log.process_level]
         process = self._process = start_process([*command, *self._overrides], subprocess.PIPE, Path.cwd())
         threading.Thread(target=self._copy_lines, args=(process, log, events), name=self.name, daemon=True).start()
 
