@@ -151,8 +151,10 @@ class ProcessWorker:
 
 
 def _environment() -> dict[str, str]:
-    """Return the broker's environment, with the directory of this package first in PYTHONPATH."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    """Return the broker's environment, with the directory that contains the package `odradek` first in PYTHONPATH."""
+    root = os.path.dirname(os.path.abspath(__file__))
+    for _ in range(3):
+        root = os.path.dirname(root)
     given = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{given}" if given else root}
 

@@ -421,3 +421,9 @@ def test_a_process_at_idle_priority_exits_if_it_gets_too_little_processor_time(m
     now[:] = 11.0, used
     starvation.check()
     assert bool(ended) == gives_up
+
+
+def test_the_process_can_import_the_package_of_the_broker(monkeypatch):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    [root] = compaction_process._environment()["PYTHONPATH"].split(os.pathsep)
+    assert Path(root, "odradek", "__init__.py").is_file()
