@@ -36,7 +36,7 @@ class PartitionCheck:
     ) -> None:
         self.names = fs.list_names(partition.path)
         self.bases = segment_offsets(self.names)
-        limits = zip(self.bases, [*self.bases[1:], MAX_OFFSET], strict=True)
+        limits = zip(self.bases, [*self.bases[1:], MAX_OFFSET][: len(self.bases)], strict=True)
         self.segments = [each for each in limits if partition.segment in (None, each[0])]
         start, end = (self.segments[0][0], self.segments[-1][1]) if self.segments else (0, MAX_OFFSET)
         offsets = (base_offset(name) for name in self.names if name.endswith(SNAPSHOT_SUFFIX))

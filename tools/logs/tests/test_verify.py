@@ -470,3 +470,12 @@ def test_other_paths_are_refused():
     for path in ("/empty", "/missing", f"/data/{META_PROPERTIES_FILE}"):
         with pytest.raises(NotALogError, match=path):
             select(stored.fs, path, lambda each: True)
+
+
+def test_a_partition_without_segments_ends_no_verification():
+    # A crash after the directory of a partition was made.
+    stored = StoredDirectory()
+    stored.fs.make_directory(f"{stored.root}/topic-1")
+    found, totals = stored.verify()
+    assert [each for each in found if each.severity is not NOTE] == []
+    assert (totals.partitions, totals.records) == (2, COUNT + 2)
