@@ -6,12 +6,14 @@ from typing import Final
 from odradek.tools.cli.output import Table
 from odradek.tools.cli.session import CommandError, Session, make_outcome
 from odradek.tools.kafka.config_changes import APPEND, DELETE, SET, SUBTRACT, Operation, send_config_changes
-from odradek.tools.kafka.configs import ConfigValue, Resource, fetch_configs, is_for_one_broker
+from odradek.tools.kafka.configs import ConfigValue, Resource, fetch_configs, is_for_one_broker, lists_all_names
 from odradek.tools.kafka.similar_names import suggest
 
 _PREVIEW_KEYS: Final = ("resource", "name", "before", "after")
 _DEFAULT: Final = "(default)"
 _HIDDEN: Final = "[hidden]"
+_SECRET_ENDINGS: Final = ("password", "secret", ".key", "jaas.config")
+"""Ends of the names of secrets, which a cluster marks as sensitive only if they have a value."""
 
 
 def alter_configs(
@@ -35,7 +37,7 @@ def alter_configs(
     ]
     resources = [(kind, name) for name in names]
     before = fetch_configs(session.cluster, resources)
-    rows = [row for resource in resources for row in _preview(resource, before[resource], operations)]
+    rows = [row for resource in resources for row in preview(resource, before[resource], operations)]
     outcomes = []
     for group in _group(resources):
         for name, code, message in send_config_changes(
@@ -54,7 +56,7 @@ def _group(resources: Sequence[Resource]) -> list[list[Resource]]:
     return [list(resources)]
 
 
-def _preview(
+def preview(
     resource: Resource, values: Sequence[ConfigValue], operations: Sequence[Operation]
 ) -> list[tuple[str, str, str | None, str | None]]:
     """Return the rows of a preview. Raises CommandError for a name that the resource has not."""
@@ -65,7 +67,7 @@ def _preview(
     for name, code, operand in operations:
         value = by_name.get(name)
         if value is None:
-            if by_name and (hint := suggest(name, by_name)):
+            if lists_all_names(resource, name) and (hint := suggest(name, by_name)):
                 raise CommandError(f"{resource[0]} {resource[1] or '(all)'} has no configuration {name}{hint}")
             before, after = None, _DEFAULT
         else:
@@ -79,5 +81,7 @@ def _preview(
             after = ",".join(kept if code == SUBTRACT else [*items, *(one for one in given if one not in items)])
         if value is not None and value.is_sensitive:
             before, after = _HIDDEN, None if code == DELETE else _HIDDEN
+        elif value is None and code != DELETE and name.endswith(_SECRET_ENDINGS):
+            after = _HIDDEN
         rows.append((resource[1] or "(all)", name, before, after))
     return rows

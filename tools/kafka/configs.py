@@ -35,6 +35,14 @@ _SOURCES: Final = {
 _CHANGED: Final = {TOPIC: {1}, BROKER: {2, 3, 4}, BROKER_LOGGER: {6}, CLIENT_METRICS: {7}, GROUP: {8}}
 """Sources of values that were set for a resource of this type, or for all of them."""
 _DEFAULT_SOURCE: Final = 5
+_UNLISTED: Final = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Configurations of a broker that it describes only while they are set."""
 _RESOURCES_PER_REQUEST: Final = 500
 
 Resource = tuple[str, str]
@@ -93,6 +101,15 @@ def is_for_one_broker(resource: Resource) -> bool:
     """True if only the broker itself can describe or change a resource."""
     kind, name = resource
     return kind == BROKER_LOGGER or (kind == BROKER and name != "")
+
+
+def lists_all_names(resource: Resource, name: str) -> bool:
+    """True if a description of a resource has a configuration also while it has no value, unless it does not exist.
+
+    Of all brokers, groups and client metrics only the values that were set may be described.
+    """
+    kind, resource_name = resource
+    return (kind in (TOPIC, BROKER_LOGGER) or (kind == BROKER and resource_name != "")) and name not in _UNLISTED
 
 
 def _route(cluster: Cluster, resources: Iterable[Resource]) -> Iterable[tuple[WireClient, list[Resource]]]:
