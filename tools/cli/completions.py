@@ -1,7 +1,10 @@
 """Values that the shell completes: names of topics and others, from the cluster that the command line selects."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+_UNSAFE: Final = frozenset("\\\"'`$")
+"""Characters with which a name would be a command when zsh evaluates the completions: typer does not escape them all."""
 
 
 def complete_topics(ctx: Any, incomplete: str) -> list[str]:
@@ -66,7 +69,12 @@ def _complete(ctx: Any, incomplete: str, find_names: Callable[[Any], list[str]])
             given.get("bootstrap_server"), given.get("command_config"), given.get("profile"), os.environ
         )
         with Cluster(connection) as cluster:
-            return sorted(name for name in find_names(cluster) if name.startswith(incomplete))
+            return sorted(name for name in find_names(cluster) if name.startswith(incomplete) and is_safe(name))
     except (ProfileError, NoResponseError, RequestError):
         # Nothing is completed; the command itself reports the error.
         return []
+
+
+def is_safe(name: str) -> bool:
+    """Return whether a shell may evaluate a name, which any client of the cluster can have chosen."""
+    return name.isprintable() and _UNSAFE.isdisjoint(name)
