@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from odradek.tools.cli.output import Table
-from odradek.tools.cli.session import CommandError, Session, make_outcome
+from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.config_changes import APPEND, DELETE, SET, SUBTRACT, Operation, send_config_changes
 from odradek.tools.kafka.configs import ConfigValue, Resource, fetch_configs, is_for_one_broker, lists_all_names
 from odradek.tools.kafka.similar_names import suggest
@@ -29,6 +29,19 @@ def alter_configs(
 
     With `--dry-run` the cluster only validates the change, and the values before and after it are shown.
     """
+    return session.finish(kind, "altered", change_configs(session, kind, names, changed, deleted, appended, subtracted))
+
+
+def change_configs(
+    session: Session,
+    kind: str,
+    names: Sequence[str],
+    changed: Mapping[str, str],
+    deleted: Sequence[str] = (),
+    appended: Mapping[str, str] | None = None,
+    subtracted: Mapping[str, str] | None = None,
+) -> list[Outcome]:
+    """Like `alter_configs`; return the results, which are not yet reported."""
     operations: list[Operation] = [
         *((name, SET, value) for name, value in changed.items()),
         *((name, DELETE, None) for name in deleted),
@@ -46,7 +59,7 @@ def alter_configs(
             outcomes.append(make_outcome(name or "(all)", code, message))
     if not session.output.is_json and not all(outcome.error for outcome in outcomes):
         session.output.write_table(Table(_PREVIEW_KEYS, rows))
-    return session.finish(kind, "altered", outcomes)
+    return outcomes
 
 
 def _group(resources: Sequence[Resource]) -> list[list[Resource]]:

@@ -19,3 +19,17 @@ def read_json_list(file: Path, key: str) -> list[Any]:
         raise CommandError(f"{file} has no list {key}", exit_code=EXIT_USAGE)
     found: list[Any] = document[key]
     return found
+
+
+def as_int(value: Any) -> int:
+    """Return a number in a JSON file. Raises ValueError for anything but an integer."""
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is no integer")
+    return value
+
+
+def as_text(value: Any) -> str:
+    """Return a text in a JSON file. Raises ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value

@@ -10,7 +10,7 @@ import typer
 from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.json_files import read_json_list
+from odradek.tools.cli.json_files import as_int, as_text, read_json_list
 from odradek.tools.cli.output import JsonValue, Row, Table
 from odradek.tools.cli.reassignments import reassign_commands
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
@@ -149,7 +149,7 @@ def create(
     return add_partitions(session, names, partitions)
 
 
-@commands.command("elect", is_change=True)
+@commands.command("elect", is_destructive=True)
 def elect(
     session: Session,
     partitions: Annotated[
@@ -161,7 +161,10 @@ def elect(
         typer.Option(help="preferred: the first replica; unclean: one that may lack records, if there is no other."),
     ] = "preferred",
 ) -> int:
-    """Elect leaders of partitions."""
+    """Elect leaders of partitions.
+
+    An unclean election may lose records; it is confirmed first.
+    """
     from odradek.protocol.messages import elect_leaders as messages
 
     if all_topics == bool(partitions):
@@ -169,6 +172,9 @@ def elect(
     selected = _select(session, partitions or [])
     if session.is_dry_run:
         return _preview_election(session, selected)
+    if election_type == "unclean":
+        what = "all partitions without one" if all_topics else f"{len(selected)} partitions"
+        session.confirm(f"Elect leaders of {what} that may lack records, which are then lost?")
     topics = None if all_topics else _group_by_topic(selected)
     request = messages.ElectLeadersRequest(
         election_type={"preferred": 0, "unclean": 1}[election_type],
@@ -269,13 +275,13 @@ def _read_offsets(arguments: Sequence[str], file: Path | None) -> dict[TopicPart
     if file is not None:
         for entry in read_json_list(file, "partitions"):
             try:
-                wanted[entry["topic"], int(entry["partition"])] = int(entry["offset"])
+                wanted[as_text(entry["topic"]), as_int(entry["partition"])] = as_int(entry["offset"])
             except (KeyError, TypeError, ValueError):
                 text = json.dumps(entry)
                 raise CommandError(f"{file}: {text} lacks topic, partition or offset", exit_code=EXIT_USAGE) from None
     if not wanted:
         raise CommandError("specify topic:partition=offset or --offset-json-file", exit_code=EXIT_USAGE)
-    if invalid := [offset for offset in wanted.values() if offset < -1]:
+    if invalid := [offset for offset in wanted.values() if not -1 <= offset < 1 << 63]:
         raise CommandError(f"offset {invalid[0]} is invalid; -1 deletes all records", exit_code=EXIT_USAGE)
     return wanted
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -20,10 +20,10 @@ from odradek.protocol.messages.list_partition_reassignments import (
 )
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.json_files import read_json_list
+from odradek.tools.cli.json_files import as_int, as_text, read_json_list
 from odradek.tools.cli.output import JsonValue, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import check
+from odradek.tools.kafka.cluster import RequestError, check
 from odradek.tools.kafka.offsets import TopicPartition, check_partitions
 
 REQUEST_TIMEOUT_MS: Final = 60_000
@@ -52,6 +52,9 @@ def plan(
     if missing := [each for each in ids if each not in racks]:
         raise CommandError(f"--brokers: there is no live broker {missing[0]}", exit_code=EXIT_USAGE)
     current = _fetch_assignment(session, names)
+    if busy := sorted(key for key in _fetch_ongoing(session) if key in current):
+        # Its replicas are those before and after the reassignment together.
+        raise CommandError(f"{_name(busy[0])} is being reassigned; wait, or cancel it first")
     planned = distribute(current, ids, racks, replication_factor)
     sys.stdout.write(json.dumps(_as_plan(planned), indent=2) + "\n")
 
@@ -65,9 +68,13 @@ def apply(
     ] = None,
 ) -> int:
     """Begin the reassignments of a plan. The replicas before it are written to standard error, as a plan."""
-    wanted = _read_plan(file)
+    wanted = read_plan(file)
     current = _fetch_assignment(session, sorted({topic for topic, _ in wanted}))
     check_partitions(wanted, dict.fromkeys(current, 0))
+    check_replicas(wanted, current, session.cluster.node_ids())
+    ongoing = _fetch_ongoing(session)
+    if busy := sorted(key for key in wanted if key in ongoing):
+        raise CommandError(f"{_name(busy[0])} is being reassigned; wait, or cancel it first")
     rows = [(*key, current[key], replicas) for key, replicas in sorted(wanted.items()) if current[key] != replicas]
     if not session.output.is_json:
         session.output.write_table(Table(("topic", "partition", "before", "after"), rows))
@@ -98,7 +105,7 @@ def cancel(
     if (file is None) is not all_reassignments:
         raise CommandError("specify either a plan or --all", exit_code=EXIT_USAGE)
     ongoing = _fetch_ongoing(session)
-    selected = sorted(ongoing if file is None else [key for key in _read_plan(file) if key in ongoing])
+    selected = sorted(ongoing if file is None else [key for key in read_plan(file) if key in ongoing])
     session.confirm(f"Cancel the reassignments of {len(selected)} partitions?")
     if session.is_dry_run or not selected:
         return session.finish("reassignment", "cancelled", [Outcome(_name(key)) for key in selected])
@@ -111,11 +118,16 @@ def unthrottle(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Topics.")],
 ) -> int:
     """Remove the throttles that `apply --throttle` has set, from topics and all brokers."""
-    from odradek.tools.cli.config_changes import alter_configs
+    from odradek.tools.cli.config_changes import change_configs
     from odradek.tools.kafka.configs import BROKER, TOPIC
 
-    code = alter_configs(session, TOPIC, names, {}, _TOPIC_THROTTLES)
-    return code or alter_configs(session, BROKER, [str(each) for each in session.cluster.node_ids()], {}, _RATES)
+    changed = change_configs(session, TOPIC, names, {}, _TOPIC_THROTTLES)
+    outcomes = [outcome._replace(name=f"topic {outcome.name}") for outcome in changed]
+    if all(outcome.error is None for outcome in outcomes):
+        brokers = [str(each) for each in session.cluster.node_ids()]
+        changed = change_configs(session, BROKER, brokers, {}, _RATES)
+        outcomes += [outcome._replace(name=f"broker {outcome.name}") for outcome in changed]
+    return session.finish("resource", "unthrottled", outcomes)
 
 
 _TOPIC_THROTTLES: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
@@ -199,19 +211,32 @@ def _alter(
 def _throttle(session: Session, current: Assignment, moved: Assignment, rate_bytes: int) -> None:
     """Limit what brokers copy for the moved partitions, as kafka-reassign-partitions --throttle does."""
     from odradek.tools.kafka.config_changes import set_configs
-    from odradek.tools.kafka.configs import BROKER, TOPIC
+    from odradek.tools.kafka.configs import BROKER, TOPIC, fetch_configs
 
-    for topic in sorted({topic for topic, _ in moved}):
+    topics = sorted({topic for topic, _ in moved})
+    configs = fetch_configs(session.cluster, [(TOPIC, topic) for topic in topics])
+    for topic in topics:
         sources, targets = [], []
         for (name, index), replicas in sorted(moved.items()):
             if name == topic:
                 sources += [f"{index}:{each}" for each in current[name, index]]
                 targets += [f"{index}:{each}" for each in replicas if each not in current[name, index]]
-        values = (",".join(sources), ",".join(targets))
-        set_configs(session.cluster, TOPIC, topic, dict(zip(_TOPIC_THROTTLES, values, strict=True)))
+        before = {one.name: one.value or "" for one in configs[TOPIC, topic]}
+        values = {
+            name: merge_throttled(before.get(name, ""), added)
+            for name, added in zip(_TOPIC_THROTTLES, (sources, targets), strict=True)
+        }
+        set_configs(session.cluster, TOPIC, topic, values)
     involved = {each for key, replicas in moved.items() for each in (*replicas, *current[key])}
     for broker in sorted(involved & set(session.cluster.node_ids())):
         set_configs(session.cluster, BROKER, str(broker), dict.fromkeys(_RATES, str(rate_bytes)))
+
+
+def merge_throttled(before: str, added: Sequence[str]) -> str:
+    """Return a list of throttled replicas with others; those of earlier reassignments stay throttled."""
+    if before == "*":
+        return before
+    return ",".join(dict.fromkeys([*filter(None, before.split(",")), *added]))
 
 
 def _fetch_assignment(session: Session, names: Sequence[str]) -> Assignment:
@@ -237,18 +262,43 @@ def _fetch_ongoing(session: Session) -> dict[TopicPartition, tuple[list[int], li
     }
 
 
-def _read_plan(file: Path) -> Assignment:
+def read_plan(file: Path) -> Assignment:
     """Return the replicas in a plan. Raises CommandError."""
-    return dict(_iter_plan(file))
+    planned: Assignment = {}
+    for key, replicas in _iter_plan(file):
+        if key in planned:
+            raise CommandError(f"{file} has {_name(key)} twice", exit_code=EXIT_USAGE)
+        planned[key] = replicas
+    return planned
+
+
+def check_replicas(planned: Assignment, current: Assignment, live: Collection[int]) -> None:
+    """Raise RequestError for replicas that the controller would refuse, after throttles were set."""
+    for key, replicas in planned.items():
+        unknown = [each for each in replicas if each not in live and each not in current[key]]
+        if not replicas:
+            problem = "there are no replicas"
+        elif len(set(replicas)) < len(replicas):
+            problem = f"replicas {','.join(map(str, replicas))} contain a broker twice"
+        elif unknown:
+            problem = f"there is no live broker {unknown[0]}"
+        else:
+            continue
+        raise RequestError("INVALID_REPLICA_ASSIGNMENT", f"{_name(key)}: INVALID_REPLICA_ASSIGNMENT: {problem}")
 
 
 def _iter_plan(file: Path) -> Iterator[tuple[TopicPartition, list[int]]]:
     for entry in read_json_list(file, "partitions"):
         try:
-            yield (str(entry["topic"]), int(entry["partition"])), [int(each) for each in entry["replicas"]]
-        except (KeyError, TypeError, ValueError):
+            key = as_text(entry["topic"]), as_int(entry["partition"])
+            replicas, log_dirs = [as_int(each) for each in entry["replicas"]], entry.get("log_dirs") or []
+        except (AttributeError, KeyError, TypeError, ValueError):
             text = json.dumps(entry)
             raise CommandError(f"{file}: {text} lacks topic, partition or replicas", exit_code=EXIT_USAGE) from None
+        if any(each != "any" for each in log_dirs):
+            message = f"{file}: log_dirs of {_name(key)}: this command moves no replicas between log directories"
+            raise CommandError(message, exit_code=EXIT_USAGE)
+        yield key, replicas
 
 
 def _as_plan(assignment: Assignment) -> JsonValue:
