@@ -12,6 +12,7 @@ from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import JsonValue, Table
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
+from odradek.tools.kafka.cluster import check
 
 REQUEST_TIMEOUT_MS: Final = 60_000
 _PARTITION_KEYS: Final = ("partition", "leader", "replicas", "isr", "offline")
@@ -144,18 +145,18 @@ def alter(
 
     Records with a key may go to another partition after partitions were added.
     """
-    from odradek.tools.cli.config_changes import alter_configs
+    from odradek.tools.cli.config_changes import change_configs
     from odradek.tools.kafka.configs import TOPIC
 
     changed = split_pairs(config or [], "--config")
     if partitions is None and not changed and not delete_config:
         raise CommandError("nothing to change: specify --partitions, --config or --delete-config", exit_code=2)
-    exit_code = 0
+    outcomes: list[Outcome] = []
     if changed or delete_config:
-        exit_code = alter_configs(session, TOPIC, names, changed, delete_config or [])
-    if partitions is not None and not exit_code:
-        exit_code = add_partitions(session, names, partitions)
-    return exit_code
+        outcomes = change_configs(session, TOPIC, names, changed, delete_config or [])
+    if partitions is None or any(outcome.error for outcome in outcomes):
+        return session.finish("topic", "altered", outcomes)
+    return add_partitions(session, names, partitions)
 
 
 def add_partitions(session: Session, names: Sequence[str], count: int) -> int:
@@ -186,14 +187,18 @@ def delete(
     """Delete topics and their records."""
     from odradek.protocol.messages import delete_topics as messages
 
-    existing = {topic.name: topic for topic in session.cluster.fetch_metadata(names).topics if not topic.error_code}
+    existing = {}
+    for topic in session.cluster.fetch_metadata(names).topics:
+        if topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+                check(topic.error_code, None, f"topic {topic.name}")
+            existing[topic.name] = topic
     missing = [name for name in names if name not in existing]
     if missing and not if_exists:
         raise session.cluster.unknown_topic(missing[0])
     found = [name for name in names if name in existing]
     partitions = sum(len(existing[name].partitions) for name in found)
     if found:
-        what = f"{_count(len(found), 'topic')} ({', '.join(found)}) with {_count(partitions, 'partition')}"
         what = f"{_count(len(found), 'topic')} ({', '.join(found)}) with {_count(partitions, 'partition')}"
         session.confirm(f"Delete {what} and all records?")
     if session.is_dry_run or not found:
