@@ -50,6 +50,8 @@ def list_resources(
     from odradek.tools.kafka.cluster import check
 
     codes = [] if kind is None else [RESOURCE_TYPES[kind.value]]
+    if kind is not ResourceKind.CLIENT_METRICS:
+        session.cluster.any_broker().require_version(ListConfigResourcesRequest, 1, "other types than client-metrics")
     request = ListConfigResourcesRequest(resource_types=codes)
     response = session.cluster.ask(request, ListConfigResourcesResponse)
     check(response.error_code)

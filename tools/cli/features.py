@@ -62,6 +62,10 @@ def _update(session: Session, features: list[str], kind: int, verb: Literal["upg
                 feature=name, max_version_level=int(level), allow_downgrade=kind != _UPGRADE, upgrade_type=kind
             )
         )
+    if session.is_dry_run:
+        # The controller may be another broker, which serves the same versions except during an upgrade.
+        for broker in session.cluster.node_ids():
+            session.cluster.broker(broker).require_version(messages.UpdateFeaturesRequest, 1, "--dry-run")
     request = messages.UpdateFeaturesRequest(feature_updates=updates, validate_only=session.is_dry_run)
     response = session.cluster.ask_controller(request, messages.UpdateFeaturesResponse)
     check(response.error_code, response.error_message)

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,6 +17,7 @@ from typer.exceptions import TyperException
 
 from odradek import __version__
 from odradek.tools.cli.groups import Group
+from odradek.tools.cli.output import make_printable
 from odradek.tools.cli.registry import COMMANDS, CommandModule
 
 PROGRAM: Final = "odradek"
@@ -85,6 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command.is_program and given[:1] == [command.name]:
             exit_code: int = import_module(command.module).main(given)
             return exit_code
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Names of groups have characters that the encoding of a terminal may lack. In JSON the escapes are valid.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _run(given)
         sys.stdout.flush()
@@ -130,7 +135,7 @@ def _report(error: Exception) -> int:
     # Imported here because commands that use no cluster do not need them.
     from odradek.tools.cli.session import EXIT_NO_RESPONSE, EXIT_USAGE, CommandError
     from odradek.tools.kafka.cluster import RequestError
-    from odradek.tools.kafka.connection_errors import NoResponseError
+    from odradek.tools.kafka.connection_errors import InvalidRequestError, NoResponseError, UnsupportedRequestError
     from odradek.tools.kafka.profile import ProfileError
 
     if type(error).__module__ == "odradek.server.store_tools.errors":
@@ -143,14 +148,21 @@ def _report(error: Exception) -> int:
     if isinstance(error, RequestError):
         _write_error(str(error))
         return EXIT_FAILED
-    if isinstance(error, ProfileError):
+    if isinstance(error, ProfileError | InvalidRequestError):
         _write_error(str(error))
         return EXIT_USAGE
+    if isinstance(error, UnsupportedRequestError):
+        _write_error(str(error))
+        return EXIT_FAILED
     if isinstance(error, NoResponseError):
         _write_error(str(error))
         return EXIT_NO_RESPONSE
+    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.strerror:
+        _write_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
+        return EXIT_FAILED
     raise error
 
 
 def _write_error(*lines: str) -> None:
-    sys.stderr.write("".join(f"{PROGRAM}: {' '.join(line.split())}\n" for line in lines))
+    # Messages may contain names of other clients' groups, with any characters.
+    sys.stderr.write("".join(f"{PROGRAM}: {make_printable(' '.join(line.split()))}\n" for line in lines))

@@ -86,6 +86,7 @@ class Cluster:
         self._any: WireClient | None = None
         self._by_address: dict[Address, WireClient] = {}
         self._nodes: dict[int, Address] = {}
+        self._has_all_nodes = False
         self._controller_id = -1
 
     def __enter__(self) -> Self:
@@ -126,7 +127,7 @@ class Cluster:
 
     def node_ids(self) -> list[int]:
         """Return the ids of the live brokers."""
-        if not self._nodes:
+        if not self._has_all_nodes:
             self.fetch_metadata([])
         return sorted(self._nodes)
 
@@ -223,6 +224,7 @@ class Cluster:
         request = MetadataRequest(topics=asked, allow_auto_topic_creation=False)
         response = self.ask(request, MetadataResponse)
         self._nodes = {node.node_id: Address(node.host, node.port) for node in response.brokers}
+        self._has_all_nodes = True
         self._controller_id = response.controller_id
         return response
 

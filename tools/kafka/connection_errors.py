@@ -20,6 +20,14 @@ class NoResponseError(Exception):
     """The broker cannot be reached, or its response cannot be read. The message is one line."""
 
 
+class UnsupportedRequestError(NoResponseError):
+    """The broker serves no version of a request with these contents."""
+
+
+class InvalidRequestError(Exception):
+    """A value is not permitted in a request: a number out of range, or no Unicode text. The message is one line."""
+
+
 class StepError(NoResponseError):
     """A step of a connection failed.
 

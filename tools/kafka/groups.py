@@ -73,6 +73,9 @@ class PartitionLag(NamedTuple):
 def list_groups(cluster: Cluster, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
     """Return the groups of all coordinators, sorted by name."""
     found = []
+    if types:
+        for broker in cluster.node_ids():
+            cluster.broker(broker).require_version(ListGroupsRequest, 5, "a type")
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     for broker, response in cluster.ask_each_broker(request, ListGroupsResponse):
         check(response.error_code, None, f"groups of broker {broker}")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages import describe_producers as producer_messages
 from odradek.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -64,7 +65,12 @@ def list_known_transactions(
             duration_filter=-1 if duration_ms is None else duration_ms,
             transactional_id_pattern=pattern,
         )
-        response = cluster.broker(broker).send(request, ListTransactionsResponse)
+        client = cluster.broker(broker)
+        if pattern is not None:
+            client.require_version(ListTransactionsRequest, 2, "a pattern")
+        elif duration_ms is not None:
+            client.require_version(ListTransactionsRequest, 1, "a duration")
+        response = client.send(request, ListTransactionsResponse)
         check(response.error_code, None, f"transactions of broker {broker}")
         if response.unknown_state_filters:
             raise ValueError(f"unknown state: {', '.join(response.unknown_state_filters)}")
@@ -76,12 +82,16 @@ def list_known_transactions(
 
 
 def describe_transactions(cluster: Cluster, names: Sequence[str]) -> dict[str, DescribedTransaction]:
-    """Return the states of transactional ids, without those that do not exist any more."""
+    """Return the states of transactional ids, without those that do not exist any more. Raises RequestError.
+
+    A coordinator that moves is an error: its transactions would be reported as hanging.
+    """
     found = {}
     for broker, ids in _group_by_coordinator(cluster, names).items():
         request = DescribeTransactionsRequest(transactional_ids=ids)
         for one in cluster.broker(broker).send(request, DescribeTransactionsResponse).transaction_states:
-            if not one.error_code:
+            if one.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+                check(one.error_code, None, f"transactional id {one.transactional_id}")
                 found[one.transactional_id] = DescribedTransaction(
                     one.transactional_id,
                     one.producer_id,

@@ -17,8 +17,9 @@ from odradek.protocol.schema import Message
 from odradek.protocol.types import DecodeError
 from odradek.tools.kafka.connection_errors import (
     SASL,
-    NoResponseError,
+    InvalidRequestError,
     StepError,
+    UnsupportedRequestError,
     explain_failed_connect,
     explain_failed_request,
     explain_failed_tls,
@@ -128,13 +129,22 @@ class WireClient:
         lowest, highest = self._served.get(request_type.api_key, (0, -1))
         return min(highest, request_type.last_version) >= max(lowest, request_type.first_version)
 
+    def require_version(self, request_type: type[Message], version: int, purpose: str) -> None:
+        """Raise UnsupportedRequestError unless a request is sent in `version` or a newer one, which `purpose` needs.
+
+        An older version omits fields silently.
+        """
+        if min(self._served.get(request_type.api_key, (0, -1))[1], request_type.last_version) < version:
+            name = request_type.__name__.removesuffix("Request")
+            raise UnsupportedRequestError(f"{self.address} does not serve {name} v{version}, which {purpose} needs")
+
     def send(self, request: Message, response_type: type[Response], last_version: int | None = None) -> Response:
         """Send a request, in a version up to `last_version`, and return its response. Raises NoResponseError."""
         lowest, highest = self._served.get(request.api_key, (0, -1))
         version = min(highest, request.last_version, *(() if last_version is None else (last_version,)))
         if version < max(lowest, request.first_version):
             name = type(request).__name__.removesuffix("Request")
-            raise NoResponseError(f"{self.address} serves no version of {name} that this client can send")
+            raise UnsupportedRequestError(f"{self.address} serves no version of {name} that this client can send")
         return self._exchange(request, version, response_type)
 
     def close(self) -> None:
@@ -167,7 +177,12 @@ class WireClient:
         self._correlation_id += 1
         is_flexible = request.is_flexible(version)
         head = struct.pack(">hhih", request.api_key, version, self._correlation_id, len(_CLIENT_ID)) + _CLIENT_ID
-        content = head + (_NO_TAGS if is_flexible else b"") + codec.encode(request, version)
+        try:
+            content = head + (_NO_TAGS if is_flexible else b"") + codec.encode(request, version)
+        except struct.error as error:
+            raise InvalidRequestError(f"a number is out of range: {error}") from None
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(f"{error.object!a} is not UTF-8") from None
         try:
             self._socket.sendall(struct.pack(">i", len(content)) + content)
             (size,) = struct.unpack(">i", self._receive(4))

@@ -20,6 +20,10 @@ from odradek.protocol.messages.describe_groups import (
     DescribeGroupsResponse,
     DescribeGroupsResponseDescribedGroup,
 )
+from odradek.protocol.messages.describe_transactions import (
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+)
 from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -29,6 +33,7 @@ from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from odradek.tools.kafka.cluster import RETRY_S, Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
 from odradek.tools.kafka.profile import Connection
+from odradek.tools.kafka.transactions import describe_transactions
 from odradek.tools.kafka.wire_client import Address
 
 BROKERS = {1: Address("one", 1), 2: Address("two", 2)}
@@ -169,3 +174,18 @@ def test_the_first_broker_that_answers_is_used(network):
 def test_a_broker_that_does_not_exist(network):
     with pytest.raises(RequestError, match="there is no live broker 7; live brokers are 1, 2"):
         network.make_cluster().broker(7)
+
+
+def test_a_coordinator_is_not_the_only_broker(network):
+    cluster = network.make_cluster()
+    cluster.find_coordinators(["g"], 0)
+    assert cluster.node_ids() == [1, 2]
+
+
+def test_a_coordinator_that_moves_leaves_no_hanging_transaction(network):
+    state = DescribeTransactionsResponseTransactionState(
+        error_code=ErrorCode.NOT_COORDINATOR, transactional_id="t", transaction_state="", topics=[]
+    )
+    network.responses.append(DescribeTransactionsResponse(transaction_states=[state]))
+    with pytest.raises(RequestError, match="transactional id t: NOT_COORDINATOR"):
+        describe_transactions(network.make_cluster(), ["t"])

@@ -8,8 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from odradek.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableTopic,
+    CreateTopicsResponse,
+)
 from odradek.server.security.tls.certificates import write_test_certificates
-from odradek.tools.kafka.connection_errors import API, CONNECTION, NAME, TLS, StepError
+from odradek.tools.kafka.connection_errors import API, CONNECTION, NAME, TLS, InvalidRequestError, StepError
 from odradek.tools.kafka.similar_names import find_similar, suggest
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
@@ -119,3 +124,17 @@ def test_similar_names():
     assert find_similar("ORDERS", names)[:2] == ["orders", "Orders-eu"]
     assert "payments" in find_similar("pay", names)
     assert suggest("xyz", names) == "" and suggest("paymnts", names) == "; did you mean payments?"
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "message"),
+    [("t", 1 << 31, "a number is out of range: "), ("\udcff", 1, r"'\\udcff' is not UTF-8")],
+)
+def test_a_value_that_no_request_can_have(name, partitions, message):
+    client = object.__new__(WireClient)
+    client._correlation_id = 0
+    topic = CreateTopicsRequestCreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+    )
+    with pytest.raises(InvalidRequestError, match=message):
+        client._exchange(CreateTopicsRequest(topics=[topic]), 5, CreateTopicsResponse)
