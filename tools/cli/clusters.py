@@ -65,7 +65,11 @@ def status(session: Session) -> int:
     from odradek.tools.kafka.status import fetch_status
 
     found = fetch_status(session.cluster.any_broker())
-    sys.stdout.write(found.as_json() if session.output.is_json else found.as_table())
+    if session.output.is_json:
+        sys.stdout.write(found.as_json())
+    else:
+        for line in found.as_table().removesuffix("\n").split("\n"):
+            session.output.write_line(line)
     return 0 if found.is_healthy else EXIT_UNHEALTHY
 
 

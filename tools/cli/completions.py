@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 _UNSAFE: Final = frozenset("\\\"'`$")
-"""Characters with which a name would be a command when zsh evaluates the completions: typer does not escape them all."""
+"""Characters with which a name may be a command when zsh evaluates the completions; typer does not escape them all."""
 
 
 def complete_topics(ctx: Any, incomplete: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The commands `odradek group`, except `reset`."""
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ _LAG_KEYS: Final = ("topic", "partition", "committed", "end_offset", "lag", "mem
 _MEMBER_KEYS: Final = ("member", "instance", "client", "host", "partitions")
 _WATCH_KEYS: Final = ("group", "state", "members", "topic", "partitions", "lag")
 _READER_KEYS: Final = ("client_id", "topic", "partition", "offset", "lag", "since_fetch_s")
+_MAX_INTERVAL_S: Final = 86_400
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
 commands = Commands("group", "Consumer groups.")
@@ -94,7 +96,8 @@ def show_lag(
     ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C, in JSON line by line.")] = False,
     interval_s: Annotated[
-        float, typer.Option("--interval", min=0, metavar="SECONDS", help="Time between repetitions.")
+        float,
+        typer.Option("--interval", min=0, max=_MAX_INTERVAL_S, metavar="SECONDS", help="Time between repetitions."),
     ] = 2.0,
     count: Annotated[
         int | None, typer.Option("--count", min=1, metavar="N", help="Number of repetitions with --watch.")
@@ -112,6 +115,8 @@ def show_lag(
     With --readers it is the lag of each client in each partition that it fetches, which the metrics of Odradek's
     brokers have (metrics.listener); GROUP is then a client id.
     """
+    if math.isnan(interval_s):
+        raise typer.BadParameter("is no number", param_hint="--interval")
     shown = 0
     while True:
         if readers:

@@ -4,7 +4,7 @@ import csv
 import io
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -92,6 +92,7 @@ def reset(
     if offline := [key for key in selected if leaders[key] < 0]:
         raise CommandError(f"{offline[0][0]}-{offline[0][1]} has no leader")
     first, end = fetch_log_ranges(session.cluster, {key: leaders[key] for key in selected})
+    _check_found(selected, first, end)
     ranges = _Ranges(committed, first, end)
     wanted = file_offsets or find_offsets(session.cluster, selected, ranges)
     after = {key: min(max(offset, first[key]), end[key]) for key, offset in wanted.items()}
@@ -152,7 +153,7 @@ def _choose(
             time_ms = parse_time_ms(to_datetime)
             chosen.append(lambda cluster, selected, ranges: _find_by_time(cluster, selected, ranges, time_ms))
         if by_duration is not None:
-            before_ms = int(time.time() * 1000) - parse_duration_ms(by_duration)
+            before_ms = max(int(time.time() * 1000) - parse_duration_ms(by_duration), 0)
             chosen.append(lambda cluster, selected, ranges: _find_by_time(cluster, selected, ranges, before_ms))
     except ValueError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from None
@@ -175,7 +176,15 @@ def _find_by_time(
     cluster: Cluster, selected: Sequence[TopicPartition], ranges: _Ranges, time_ms: int
 ) -> dict[TopicPartition, int]:
     found = fetch_offsets(cluster, dict.fromkeys(selected, time_ms))
+    _check_found(selected, found)
     return {key: found[key].offset if found[key].offset >= 0 else ranges.end[key] for key in selected}
+
+
+def _check_found(selected: Sequence[TopicPartition], *found: Collection[TopicPartition]) -> None:
+    """Raise CommandError for the first partition whose leader has changed meanwhile."""
+    for topic, index in selected:
+        if not all((topic, index) in each for each in found):
+            raise CommandError(f"the leader of {topic}-{index} is changing; repeat the command")
 
 
 def _check_is_inactive(cluster: Cluster, name: str) -> None:
@@ -207,7 +216,11 @@ def _read_csv(file: Path) -> dict[TopicPartition, int]:
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"--from-file {file}: {getattr(error, 'strerror', None) or error}", exit_code=2) from None
     offsets = {}
-    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise CommandError(f"--from-file {file}: {error}", exit_code=EXIT_USAGE) from None
+    for number, row in enumerate(rows, 1):
         if not row:
             continue
         try:

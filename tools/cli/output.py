@@ -6,6 +6,7 @@ tables are aligned text with the same styles, because rich takes 600 ms for 1,00
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TextIO
@@ -18,6 +19,7 @@ MOST_RICH_ROWS: Final = 50
 _BOLD: Final = "\x1b[1m"
 _RED: Final = "\x1b[31m"
 _NORMAL: Final = "\x1b[0m"
+_JSON_CONTROLS: Final = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Table(NamedTuple):
@@ -66,11 +68,11 @@ class Output:
 
     def write_json(self, document: JsonValue) -> None:
         """Write a document as indented JSON."""
-        self._write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+        self._write(_format_json(document, indent=2) + "\n")
 
     def write_json_line(self, document: JsonValue) -> None:
         """Write a document as one line of JSON."""
-        self._write(json.dumps(document, ensure_ascii=False) + "\n")
+        self._write(_format_json(document) + "\n")
 
     def write_line(self, line: str) -> None:
         """Write a line of text."""
@@ -109,6 +111,12 @@ class Output:
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
+
+
+def _format_json(document: JsonValue, indent: int | None = None) -> str:
+    """Format a document, with control characters escaped also above 127, where json.dumps leaves them."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return _JSON_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _style(table: Table) -> Iterator[str]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import NamedTuple
 
-from odradek.tools.cli.output import JsonValue, Output
+from odradek.tools.cli.output import JsonValue, Output, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
 from odradek.tools.kafka.profile import Connection, find_connection
 
@@ -78,7 +78,7 @@ class Session:
             return
         if not sys.stdin.isatty():
             raise CommandError(f"{question} Repeat the command with --yes", exit_code=EXIT_USAGE)
-        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.write(f"{make_printable(question)} [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was changed")
@@ -111,4 +111,4 @@ class Session:
 
 def write_error(message: str) -> None:
     """Write one line to standard error."""
-    sys.stderr.write(f"odradek: {' '.join(message.split())}\n")
+    sys.stderr.write(f"odradek: {make_printable(' '.join(message.split()))}\n")

@@ -1,7 +1,6 @@
 """The commands `odradek token`. The HMAC of a token is a secret: it is shown only when the token is created."""
 
 import base64
-import binascii
 from typing import Annotated, Final
 
 import typer
@@ -113,9 +112,9 @@ def expire(session: Session, hmac: Hmac, period: Duration = None) -> int:
     """End a token now, or after a period."""
     from odradek.protocol.messages import expire_delegation_token as messages
 
+    request = messages.ExpireDelegationTokenRequest(hmac=_decode(hmac), expiry_time_period_ms=_parse_period(period))
     session.confirm("Expire the token?")
     if not session.is_dry_run:
-        request = messages.ExpireDelegationTokenRequest(hmac=_decode(hmac), expiry_time_period_ms=_parse_period(period))
         response = session.cluster.ask_controller(request, messages.ExpireDelegationTokenResponse)
         check(response.error_code)
     return session.finish("token", "expired", [Outcome(hmac[:_SHOWN] + "...")])
@@ -142,5 +141,5 @@ def _parse_period(text: str | None) -> int:
 def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except ValueError:
         raise CommandError("the HMAC is not Base64", exit_code=EXIT_USAGE) from None

@@ -7,6 +7,7 @@ import re
 import urllib.request
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from typing import Final, NamedTuple
 from urllib.error import URLError
 
@@ -18,7 +19,7 @@ _TIMEOUT_S: Final = 10.0
 _MAX_BYTES: Final = 1 << 28
 _ANY_HOST: Final = ("", "0.0.0.0", "[::]")
 _SAMPLE: Final = re.compile(
-    r'^odradek_reader_(lag|offset|last_fetch_timestamp_seconds)'
+    r"^odradek_reader_(lag|offset|last_fetch_timestamp_seconds)"
     r'\{client_id="((?:[^"\\]|\\.)*)",topic="([^"]*)",partition="(\d+)"\} (\S+)$',
     re.MULTILINE,
 )
@@ -68,10 +69,10 @@ def _fetch(url: str) -> str:
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
             content: bytes = response.read(_MAX_BYTES)
-    except (OSError, ValueError) as error:
+        return content.decode()
+    except (OSError, ValueError, HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise RequestError("NO_METRICS", f"cannot read {url}: {reason}; see --metrics-url") from None
-    return content.decode()
 
 
 def parse_readers(text: str) -> Iterable[Reader]:

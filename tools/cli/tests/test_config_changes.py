@@ -26,7 +26,7 @@ def test_a_name_that_is_described_only_with_a_value_can_be_changed(resource, set
 
 @pytest.mark.parametrize("resource", [(TOPIC, "t"), (BROKER, "1")])
 def test_a_misspelt_name_is_refused(resource):
-    with pytest.raises(CommandError, match="has no configuration retention.m; did you mean retention.ms"):
+    with pytest.raises(CommandError, match=r"has no configuration retention\.m; did you mean retention\.ms"):
         preview(resource, described("retention.ms"), [("retention.m", SET, "2")])
 
 

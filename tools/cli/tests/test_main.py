@@ -1,5 +1,6 @@
 """The entry of the command line: lazy imports, unknown commands, exit codes."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -169,3 +170,23 @@ def test_the_documentation_lists_the_commands():
     page = (Path(odradek.__file__).resolve().parent.parent / "docs" / "cli.md").read_text("utf-8")
     listed = page.partition("## Commands\n\n")[2]
     assert listed == format_reference(), "run: python -m odradek.tools.cli.reference"
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    code = "import os, sys\nfrom odradek.tools.cli.main import main\nsys.exit(main(['config', 'properties']))\n"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == "odradek: No space left on device"
+
+
+def test_characters_that_the_terminal_lacks_are_escaped():
+    code = (
+        "from odradek.tools.cli import main\n"
+        "from odradek.tools.cli.output import Output, Table\n"
+        "main._run = lambda given: Output(is_json=False).show(Table(('group',), [('\\u7fa4',)]))\n"
+        "main.main([])\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=False)
+    assert (done.stdout, done.stderr) == (b"GROUP\n\\u7fa4\n", b"")

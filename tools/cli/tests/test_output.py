@@ -73,3 +73,10 @@ def test_documents_as_text_and_json():
     stream = StringIO()
     Output(is_json=True, stream=stream).show_all({"k": [1]}, TABLE)
     assert json.loads(stream.getvalue()) == {"k": [1]}
+
+
+def test_all_control_characters_are_escaped_in_json():
+    stream = StringIO()
+    Output(is_json=True, stream=stream).write_json_line("\x9b31m\x7f\u202e 群")
+    assert stream.getvalue() == '"\\u009b31m\\u007f\\u202e 群"\n'
+    assert json.loads(stream.getvalue()) == "\x9b31m\x7f\u202e 群"

@@ -45,3 +45,18 @@ def test_what_is_no_duration(text):
 def test_what_is_no_time(text):
     with pytest.raises(ValueError, match="is not a time"):
         parse_time_ms(text)
+
+
+def test_a_time_before_1970_is_no_special_position():
+    assert parse_time_ms("1969-12-31T23:59:59.999") == 0
+
+
+@pytest.mark.parametrize("text", ["99999999999999999999d", "P99999999999999D"])
+def test_a_duration_that_no_request_can_have(text):
+    with pytest.raises(ValueError, match="is too long"):
+        parse_duration_ms(text)
+
+
+def test_a_time_that_no_request_can_have():
+    with pytest.raises(ValueError, match="is not a time"):
+        parse_time_ms("9" * 20)
