@@ -193,7 +193,12 @@ def read_password(path: str | None) -> str:
         except EOFError:
             raise CommandError("no password was entered", exit_code=EXIT_USAGE) from None
     elif path in (None, "-"):
-        password = sys.stdin.readline().rstrip("\r\n")
+        try:
+            password = sys.stdin.readline().rstrip("\r\n")
+            password.encode()
+        except UnicodeError:
+            # The error has the password.
+            raise CommandError("the password is not UTF-8", exit_code=EXIT_USAGE) from None
     else:
         assert path is not None
         try:

@@ -31,6 +31,7 @@ DEFAULT_PROFILE: Final = "default"
 DEFAULT_SERVERS: Final = "127.0.0.1:9092"
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 SCHEMA_REGISTRY_URL: Final = "schema.registry.url"
+_NO_HOME: Final = "/nonexistent"
 
 
 class ProfileError(Exception):
@@ -93,8 +94,14 @@ def make_security(connection: Connection) -> ClientSecurity:
 
 def find_profile_file(environment: Mapping[str, str]) -> Path:
     """Return the path of the profile file."""
-    home = environment.get("XDG_CONFIG_HOME") or Path(environment.get("HOME", "~")).expanduser() / ".config"
-    return Path(home) / "odradek" / "profiles.toml"
+    configuration = environment.get("XDG_CONFIG_HOME")
+    if not configuration:
+        try:
+            configuration = str(Path(environment.get("HOME", "~")).expanduser() / ".config")
+        except RuntimeError:
+            # The user of a container may have no home directory.
+            configuration = _NO_HOME
+    return Path(configuration) / "odradek" / "profiles.toml"
 
 
 def _read_profile(selected: str | None, file: Path) -> dict[str, str]:

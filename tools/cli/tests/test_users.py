@@ -4,7 +4,7 @@ import json
 import socket
 import subprocess
 import sys
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +168,11 @@ def test_a_user_is_added_before_the_directory_of_apache_kafka_is_adopted(tmp_pat
         assert "adopted topics found in log.dirs count=1: t" in broker.log_text()
         broker.stop()
     assert parse(run(data, "list").stdout) == {"alice": "SCRAM-SHA-256=4096", "carol": "SCRAM-SHA-256=5000"}
+
+
+def test_a_password_that_is_no_text_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for errors in ("strict", "surrogateescape"):
+        given = TextIOWrapper(BytesIO(b"secret\xff\n"), encoding="utf-8", errors=errors)
+        monkeypatch.setattr("sys.stdin", given)
+        with pytest.raises(CommandError, match=r"^the password is not UTF-8$"):
+            users.read_password(None)

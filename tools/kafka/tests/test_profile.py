@@ -117,3 +117,11 @@ def test_what_confluent_kafka_cannot_use(properties, message):
     with pytest.raises(ProfileError) as caught:
         make_confluent_settings(Connection([Address("h", 1)], properties))
     assert message in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_user_without_a_home_directory_has_no_profiles(monkeypatch):
+    def expanduser(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.expanduser", expanduser)
+    assert find_connection(None, None, None, {}).bootstrap_servers == "127.0.0.1:9092"
