@@ -73,6 +73,8 @@ def test_producers(odradek, tool, topic, ongoing):
     assert (
         odradek("transaction", "find-hanging", "--topic", topic, "--max-transaction-timeout", "0", "--json").json == []
     )
+    refused = odradek("transaction", "abort", topic, "0", "--start-offset", "0", "--yes", code=1).err
+    assert "is not hanging" in refused
     assert "has no partition 8" in odradek("transaction", "describe-producers", topic, "8", code=1).err
 
 

@@ -155,6 +155,9 @@ def abort(
     start_offset: Annotated[
         int, typer.Option("--start-offset", min=0, metavar="N", help="First offset of the transaction.")
     ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Abort it although its coordinator may still commit it.")
+    ] = False,
 ) -> int:
     """Abort a hanging transaction in a partition, which find-hanging has found."""
     from odradek.protocol.messages import write_txn_markers as messages
@@ -170,6 +173,13 @@ def abort(
     if not found:
         raise CommandError(f"no transaction that is open in {topic}-{partition} begins at offset {start_offset}")
     [producer] = found
+    if not force:
+        hanging = find_hanging_transactions(session.cluster, {key: leaders[key]}, int(time.time() * 1000))
+        if start_offset not in [one.start_offset for one in hanging]:
+            raise CommandError(
+                f"the transaction in {topic}-{partition} at offset {start_offset} is not hanging: its coordinator may "
+                "still commit it; --force aborts it nevertheless"
+            )
     session.confirm(f"Abort the transaction of producer {producer.producer_id} in {topic}-{partition}?")
     name = f"{topic}-{partition}"
     if session.is_dry_run:

@@ -16,6 +16,9 @@ from odradek.tools.kafka.configs import BROKER, fetch_configs
 
 LISTENER: Final = "metrics.listener"
 _TIMEOUT_S: Final = 10.0
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""Without the proxy of the environment, which seldom reaches brokers."""
+
 _MAX_BYTES: Final = 1 << 28
 _ANY_HOST: Final = ("", "0.0.0.0", "[::]")
 _SAMPLE: Final = re.compile(
@@ -67,7 +70,7 @@ def make_url(listener: str, broker_host: str) -> str:
 
 def _fetch(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as response:
+        with _OPENER.open(url, timeout=_TIMEOUT_S) as response:
             content: bytes = response.read(_MAX_BYTES)
         return content.decode()
     except (OSError, ValueError, HTTPException) as error:

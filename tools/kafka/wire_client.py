@@ -6,6 +6,7 @@ with WireClient(Address("127.0.0.1", 9092)) as client:
 
 import socket
 import struct
+import time
 from collections.abc import Awaitable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
@@ -98,12 +99,13 @@ class WireClient:
         self.address = address
         self._correlation_id = 0
         self._has_tls = security.tls_context is not None
+        self._timeout_s = timeout_s
         self._socket = self._connect(security, timeout_s)
         try:
             served = self._exchange(ApiVersionsRequest(), 0, ApiVersionsResponse)
             if security.sasl is not None:
                 self._authenticate(security.sasl)
-            self._socket.settimeout(response_timeout_s)
+            self._timeout_s = response_timeout_s
         except BaseException:
             self.close()
             raise
@@ -184,11 +186,13 @@ class WireClient:
         except UnicodeEncodeError as error:
             raise InvalidRequestError(f"{error.object!a} is not UTF-8") from None
         try:
+            end_s = time.monotonic() + self._timeout_s
+            self._socket.settimeout(self._timeout_s)
             self._socket.sendall(struct.pack(">i", len(content)) + content)
-            (size,) = struct.unpack(">i", self._receive(4))
+            (size,) = struct.unpack(">i", self._receive(4, end_s))
             if not 4 <= size <= _MAX_FRAME_BYTES:
                 raise DecodeError(f"a response of {size} bytes")
-            frame = self._receive(size)
+            frame = self._receive(size, end_s)
             (correlation_id,) = struct.unpack_from(">i", frame)
             if correlation_id != self._correlation_id:
                 raise DecodeError(f"correlation id {correlation_id} instead of {self._correlation_id}")
@@ -198,9 +202,14 @@ class WireClient:
             is_first = self._correlation_id == 1
             raise explain_failed_request(str(self.address), error, is_first=is_first, has_tls=self._has_tls) from error
 
-    def _receive(self, count: int) -> bytes:
+    def _receive(self, count: int, end_s: float) -> bytes:
+        """Receive bytes until a time. The timeout of a socket applies to each part alone, however small it is."""
         data = bytearray()
         while len(data) < count:
+            rest_s = end_s - time.monotonic()
+            if rest_s <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(rest_s)
             received = self._socket.recv(min(count - len(data), 1 << 20))
             if not received:
                 raise ConnectionError("the broker closed the connection")
