@@ -1,6 +1,5 @@
 """Groups: their state, members, committed offsets and lag."""
 
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -16,7 +15,9 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from odradek.protocol.types import DecodeError
 from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
+from odradek.tools.kafka.consumer_protocol import read_assignment
 from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
 from odradek.tools.kafka.similar_names import suggest
 
@@ -238,18 +239,9 @@ def _describe_consumer_groups(cluster: Cluster, broker: int, names: Sequence[str
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
     """Return the partitions in a ConsumerProtocolAssignment; none if the bytes are something else."""
-    partitions = []
     try:
-        (topics,) = struct.unpack_from(">i", data, 2)
-        position = 6
-        for _ in range(topics):
-            (length,) = struct.unpack_from(">h", data, position)
-            topic = data[position + 2 : position + 2 + length].decode()
-            position += 2 + length
-            (count,) = struct.unpack_from(">i", data, position)
-            indexes = struct.unpack_from(f">{count}i", data, position + 4)
-            position += 4 + 4 * count
-            partitions += [(topic, index) for index in indexes]
-    except (struct.error, UnicodeDecodeError):
+        assignment = read_assignment(data)
+    except DecodeError:
         return []
-    return partitions
+    topics = () if assignment is None else assignment.assigned_partitions
+    return [(one.topic, partition) for one in topics for partition in one.partitions]
