@@ -23,7 +23,9 @@ _SUMMARY_CHARACTERS: Final = 160
 _MOST_JSON_BYTES: Final = 256 << 10
 _MOST_HEADERS: Final = 50
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]+')
+"""The last token of shortened JSON may be a string without its end."""
+
 _SCHEMA_HEADER: Final = struct.Struct(">bI")
 
 

@@ -1,9 +1,10 @@
 import json
+import time
 
 import pytest
 
 from odradek.protocol.batches.record_reader import Record
-from odradek.tools.console.records.decoding import HEX, JSON, NULL, TEXT, contains, indent_json, show
+from odradek.tools.console.records.decoding import HEX, JSON, LIST_CHARACTERS, NULL, TEXT, contains, indent_json, show
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,16 @@ def test_indented_json_keeps_numbers_and_strings():
     for part in ("1.10", "123456789012345678901234567890", "1E400", '"a, {b}: \\"c\\""'):
         assert part in indented
     assert indented.count('"n"') == 2
+
+
+def test_shortened_json_ends_within_a_string():
+    text = json.dumps({"payload": json.dumps({f"field{one}": "value" for one in range(2_000)})})
+    started = time.process_time()
+    content = show(text.encode())
+    # Each quote in the string would begin a search for its end, which takes 0.4 s.
+    assert time.process_time() - started < 0.1
+    assert content.text == ('{\n  "payload": ' + text.partition(": ")[2])[:LIST_CHARACTERS]
+    assert (content.kind, content.is_shortened) == (JSON, True)
 
 
 def test_large_contents_are_shortened():
