@@ -27,6 +27,9 @@ from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseErro
 MAX_REQUEST_BYTES = 12 << 20
 """Larger than a record that brokers accept by default, in the encoding of forms."""
 
+_MOST_LOGIN_BYTES = 64 << 10
+"""The fields of a large form take 50 times its size in memory, which a visitor without a session must not occupy."""
+
 _MOST_TOPIC_CHARACTERS = 249
 _MOST_GROUP_CHARACTERS = 8000
 _PUBLIC = frozenset({"static", "login.show", "login.log_in"})
@@ -108,6 +111,8 @@ def _check_request() -> Returned | None:
         return _show_error(403, "Cross-site request", "The request was sent by a page of another site.")
     cookie = get_cookie()
     g.is_logged_in = console.sessions.is_valid(cookie)
+    if not g.is_logged_in:
+        request.max_content_length = _MOST_LOGIN_BYTES
     if is_change and not console.sessions.is_form_token(request.form.get("token", ""), cookie):
         message = "The form is not of this session. Load the page again and repeat the change."
         return _show_error(403, "Expired form", message)

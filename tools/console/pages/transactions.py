@@ -24,6 +24,7 @@ _DEFAULT_AGE_MIN: Final = 15
 """Kafka's transaction.max.timeout.ms; younger transactions may still end."""
 
 _MOST_AGE_MIN: Final = 100_000
+_MOST_DIGITS: Final = 9
 _MOST_TOPIC_CHARACTERS: Final = 249
 
 
@@ -79,7 +80,8 @@ def show_hanging() -> str:
     console = get_console()
     topic = request.args.get("topic", "").strip()[:_MOST_TOPIC_CHARACTERS]
     text = request.args.get("age", "")
-    age_min = int(text) if text.isascii() and text.isdecimal() and int(text[:9]) <= _MOST_AGE_MIN else _DEFAULT_AGE_MIN
+    is_age = text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+    age_min = min(int(text), _MOST_AGE_MIN) if is_age else _DEFAULT_AGE_MIN
 
     def work(cluster: Cluster) -> list[HangingTransaction]:
         found = cluster.fetch_topics([topic] if topic else None)

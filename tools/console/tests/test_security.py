@@ -129,6 +129,25 @@ def test_pages_require_a_login():
     assert client.get("/static/console.css").status_code == 200
 
 
+def test_pages_before_the_login_do_not_show_the_cluster():
+    _, client = make(password="secret")
+    assert b"10.0.0.1" not in client.get("/login").data
+    log_in(client, "secret")
+    assert b'class="cluster"' in client.get("/").data
+    _, client = make()
+    assert b"10.0.0.1" not in client.get("/", headers={"Host": "attacker.example"}).data
+
+
+def test_large_forms_require_a_login():
+    console, client = make(password="secret", allows_changes=True)
+    form = {"token": console.sessions.make_form_token(""), "value": "x" * 100_000}
+    assert client.post("/login", data=form).status_code == 413
+    assert client.post("/topics/t/produce", data=form).status_code == 413
+    log_in(client, "secret")
+    form["token"] = console.sessions.make_form_token(client.get_cookie(console.cookie_name).value)
+    assert client.post("/topics/t/produce", data=form).status_code == 502  # the cluster does not answer
+
+
 def test_a_session_ends_by_logout_and_by_time():
     clock = Clock()
     console, client = make(clock, password="secret")
@@ -175,3 +194,9 @@ def test_forms_of_other_sites_and_sessions_are_refused():
     assert client.post("/login", data=form, headers={"Origin": "http://localhost"}).status_code == 303
     # The token of the form before the login is not that of the session.
     assert client.post("/logout", data={"token": token}).status_code == 403
+
+
+@pytest.mark.parametrize("age", ["0", "9" * 9, pytest.param("0" * 5000, id="long"), "-1", "x", "\u0661"])
+def test_ages_of_hanging_transactions(age):
+    _, client = make()
+    assert client.get("/transactions/hanging", query_string={"age": age}).status_code == 502
