@@ -78,7 +78,8 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
 def show_one(name: str, partition: int, offset: int) -> str:
     """Show one record."""
     record, is_transactional = _find_record(name, partition, offset)
-    return render("record.html", name=name, record=show_record(partition, record, WHOLE_CHARACTERS, is_transactional))
+    shown = show_record(partition, record, WHOLE_CHARACTERS, is_transactional, get_console().schemas)
+    return render("record.html", name=name, record=shown)
 
 
 @records.get("/topics/<name>/records/<int:partition>/<int:offset>/<any(key, value):part>")

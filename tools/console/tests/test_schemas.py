@@ -2,8 +2,12 @@ import json
 
 import pytest
 
+from odradek.protocol.batches.record_reader import Record
+from odradek.tools.console.app import make_app
+from odradek.tools.console.console import Console
 from odradek.tools.console.records.decoding import HEX, JSON, show
 from odradek.tools.console.records.schemas import PAUSE_S, SchemaDecoder
+from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.records.errors import RegistryError
 from odradek.tools.records.registered import RegisteredDecoder
 from odradek.tools.records.registry import RegisteredSchema, add_schema_id
@@ -66,3 +70,14 @@ def test_a_registry_that_does_not_answer_is_asked_again_after_a_pause(schemas, r
     registry.is_down = False
     now[0] += PAUSE_S
     assert show(add_schema_id(7, b"\x54"), schemas=schemas).kind == JSON
+
+
+def test_the_page_of_a_record_decodes_it(schemas, monkeypatch):
+    def fail():
+        raise AssertionError
+
+    console = Console(fail, "", ConsoleSettings(), schemas=schemas)
+    record = Record(5, 0, None, add_schema_id(7, b"\x54"), ())
+    monkeypatch.setattr(console, "read_now", lambda work: (record, False))
+    text = make_app(console).test_client().get("/topics/t/records/0/5").get_data(as_text=True)
+    assert "schema 7" in text and "&#34;id&#34;: 42" in text
