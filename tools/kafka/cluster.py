@@ -125,6 +125,16 @@ class Cluster:
             raise RequestError("BROKER_NOT_AVAILABLE", f"there is no live broker {node_id}; live brokers are {known}")
         return self._connect(self._nodes[node_id])
 
+    def disconnect(self, node_id: int) -> bool:
+        """Close the connection to a broker, which the next request makes anew; return False if there is none."""
+        client = self._by_address.pop(self._nodes[node_id], None) if node_id in self._nodes else None
+        if client is None:
+            return False
+        client.close()
+        if self._any is client:
+            self._any = None
+        return True
+
     def node_ids(self) -> list[int]:
         """Return the ids of the live brokers."""
         if not self._has_all_nodes:

@@ -1,12 +1,17 @@
 from typing import Any, cast
 
+from odradek.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsResponse,
+    DescribeLogDirsResponseDescribeLogDirsResult,
+)
 from odradek.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from odradek.tools.console.summaries import fetch_summary
+from odradek.tools.console.summaries import fetch_disks, fetch_summary
+from odradek.tools.kafka.connection_errors import NoResponseError
 
 
 def make_partition(index, leader, isr):
@@ -47,3 +52,38 @@ def test_a_broker_that_is_down_is_known_by_its_replicas():
     ]
     assert (summary.live, summary.controller) == (1, 1)
     assert (summary.partitions, summary.under_replicated, summary.offline) == (3, 2, 1)
+
+
+class RestartedCluster:
+    """A cluster whose brokers have closed their connections; broker 2 is down."""
+
+    def __init__(self):
+        self.connected = {1, 2}
+        self.is_usable = False
+
+    def node_ids(self):
+        return [1, 2]
+
+    def broker(self, node_id):
+        if node_id == 2 and node_id not in self.connected:
+            raise NoResponseError("broker 2: refused")
+        return self
+
+    def disconnect(self, node_id):
+        self.is_usable = True
+        was_connected = node_id in self.connected
+        self.connected.discard(node_id)
+        return was_connected
+
+    def send(self, request, response_type):
+        if not self.is_usable:
+            raise NoResponseError("the broker closed the connection")
+        self.is_usable = False
+        found = DescribeLogDirsResponseDescribeLogDirsResult(error_code=0, log_dir="/data", topics=[])
+        return DescribeLogDirsResponse(error_code=0, results=[found])
+
+
+def test_disks_of_a_broker_that_has_restarted():
+    disks = fetch_disks(cast(Any, RestartedCluster()))
+    assert [log_dir.broker for log_dir in disks.log_dirs] == [1]
+    assert disks.errors == {2: "broker 2: refused"}

@@ -189,3 +189,12 @@ def test_a_coordinator_that_moves_leaves_no_hanging_transaction(network):
     network.responses.append(DescribeTransactionsResponse(transaction_states=[state]))
     with pytest.raises(RequestError, match="transactional id t: NOT_COORDINATOR"):
         describe_transactions(network.make_cluster(), ["t"])
+
+
+def test_a_closed_connection_is_made_anew(network):
+    cluster = network.make_cluster()
+    assert not cluster.disconnect(1)
+    first = cluster.broker(1)
+    assert cluster.broker(1) is first and cluster.any_broker() is first
+    assert cluster.disconnect(1) and not cluster.disconnect(1)
+    assert cluster.broker(1) is not first and cluster.any_broker() is cluster.broker(1)
