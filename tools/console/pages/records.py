@@ -205,8 +205,12 @@ def _find_record(name: str, partition: int, offset: int) -> tuple[Record, bool]:
         fetched = fetch_records(cluster, name, {partition: offset}, {partition: leaders[name, partition]})
         for one in fetched.values():
             for batch in one.iter_batches():
-                for record in one.iter_records(batch):
-                    return (record, batch.header.is_transactional) if record.offset == offset else None
+                try:
+                    for record in one.iter_records(batch):
+                        return (record, batch.header.is_transactional) if record.offset == offset else None
+                except ValueError as error:
+                    message = f"the batch at offset {batch.header.base_offset} cannot be decoded: {error}"
+                    raise RequestError("CORRUPT_MESSAGE", f"{name}-{partition}: {message}") from None
         return None
 
     is_possible = partition <= MOST_PARTITION and offset <= MOST_OFFSET

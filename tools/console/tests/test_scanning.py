@@ -9,8 +9,12 @@ from odradek.protocol.messages.fetch import (
     FetchResponseFetchableTopicResponse,
     FetchResponsePartitionData,
 )
+from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from odradek.tools.console.app import make_app
+from odradek.tools.console.console import Console
 from odradek.tools.console.records import scanning
 from odradek.tools.console.records.scanning import MOST_RECORDS, Ranges, Scanner
+from odradek.tools.console.settings import ConsoleSettings
 
 
 class FakeCluster:
@@ -19,6 +23,15 @@ class FakeCluster:
     def __init__(self, batches):
         self.batches = batches
         self.requests = 0
+
+    def fetch_topics(self, names):
+        partitions = [
+            MetadataResponsePartition(
+                error_code=0, partition_index=one, leader_id=1, replica_nodes=[1], isr_nodes=[1], offline_replicas=[]
+            )
+            for one in self.batches
+        ]
+        return [MetadataResponseTopic(error_code=0, name="t", is_internal=False, partitions=partitions)]
 
     def broker(self, node_id):
         return self
@@ -149,3 +162,15 @@ def test_a_damaged_batch_is_reported_and_skipped():
     scan = scanner().scan_forward(ranges.first)
     assert [one for _, one in offsets_of(scan) if one < 10 or one >= 20] == [*range(10), *range(20, 30)]
     assert scan.problems[0].startswith("t-0: the batch at offset 10 cannot be decoded: ")
+
+
+@pytest.mark.parametrize("path", ["/topics/t/records/0/1", "/topics/t/records/0/1/value"])
+def test_a_record_in_a_batch_that_cannot_be_decoded(path):
+    [(next_offset, batch)] = make_batches(3, 3)
+    damaged = bytearray(batch)
+    damaged[22] |= 1  # the flag of gzip
+    cluster = FakeCluster({0: [(next_offset, bytes(damaged))]})
+    console = Console(lambda: cast(Any, cluster), "", ConsoleSettings())
+    response = make_app(console).test_client().get(path)
+    assert response.status_code == 502
+    assert "t-0: the batch at offset 0 cannot be decoded" in response.get_data(as_text=True)
