@@ -21,6 +21,8 @@ MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 4.0
 _WINDOW_OF_ALL: Final = 600
 _LEAST_WINDOW: Final = 5
+_RECORDS_PER_CHECK: Final = 1_000
+"""Records of a batch between checks of the limits; a batch of compressed records may have millions."""
 
 Positions = Mapping[int, int]
 
@@ -170,6 +172,10 @@ class Scanner:
                 for record in fetched.iter_records(batch):
                     if record.offset >= end:
                         break
+                    is_check_due = reading.scanned > 0 and reading.scanned % _RECORDS_PER_CHECK == 0
+                    if is_check_due and self._is_exhausted(reading):
+                        reading.reached[partition] = record.offset
+                        return
                     reading.scanned += 1
                     reading.size_bytes += len(record.key or b"") + len(record.value or b"")
                     if self._needle and not contains(record, self._needle):

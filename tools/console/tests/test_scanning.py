@@ -1,4 +1,4 @@
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, cast
 
 import pytest
@@ -162,6 +162,18 @@ def test_a_damaged_batch_is_reported_and_skipped():
     scan = scanner().scan_forward(ranges.first)
     assert [one for _, one in offsets_of(scan) if one < 10 or one >= 20] == [*range(10), *range(20, 30)]
     assert scan.problems[0].startswith("t-0: the batch at offset 10 cannot be decoded: ")
+
+
+@pytest.mark.parametrize("needle", [b"none", b"key-2999"])
+def test_a_scan_ends_within_a_large_batch(needle):
+    times = count(0, 1.5)
+    _, _, make_scanner = make({0: make_batches(3_000, 3_000)}, needle, lambda: next(times))
+    first = make_scanner().scan_forward({0: 0})
+    # The limit of 4 s is exceeded at the third of the checks, one of which is before the batch.
+    assert (first.scanned, first.after, first.is_complete) == (2_000, {0: 2_000}, False)
+    rest = make_scanner().scan_forward(first.after)
+    assert (rest.scanned, rest.after) == (1_000, {0: 3_000})
+    assert offsets_of(rest) == ([(0, 2_999)] if needle == b"key-2999" else [])
 
 
 @pytest.mark.parametrize("path", ["/topics/t/records/0/1", "/topics/t/records/0/1/value"])
