@@ -23,6 +23,7 @@ from odradek.tools.console.security import (
 )
 from odradek.tools.kafka.cluster import RequestError
 from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError, StepError
+from odradek.tools.kafka.profile import ProfileError
 
 MAX_REQUEST_BYTES = 12 << 20
 """Larger than a record that brokers accept by default, in the encoding of forms."""
@@ -73,6 +74,7 @@ def make_app(console: Console) -> Flask:
         app.register_blueprint(page)
     app.register_error_handler(NoResponseError, _show_unreachable)
     app.register_error_handler(RequestError, _show_refused)
+    app.register_error_handler(ProfileError, _show_invalid_profile)
     app.register_error_handler(BusyError, _show_busy)
     app.register_error_handler(HTTPException, _show_http_error)
     return app
@@ -154,6 +156,10 @@ def _show_unreachable(error: NoResponseError) -> tuple[str, int]:
 def _show_refused(error: RequestError) -> tuple[str, int]:
     status = 403 if error.code.endswith("AUTHORIZATION_FAILED") else _STATUS_OF_ERRORS.get(error.code, 502)
     return _show_error(status, _TITLES_OF_ERRORS.get(error.code, error.code), str(error))
+
+
+def _show_invalid_profile(error: ProfileError) -> tuple[str, int]:
+    return _show_error(502, "The connection cannot be configured", str(error))
 
 
 def _show_busy(error: BusyError) -> tuple[str, int]:

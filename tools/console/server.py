@@ -18,7 +18,7 @@ from odradek.tools.console.records.schemas import make_schema_decoder
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.profile import Connection
+from odradek.tools.kafka.profile import Connection, ProfileError, make_security
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -31,7 +31,11 @@ _MOST_CONNECTIONS: Final = 200
 def make_console(
     connection: Connection, settings: ConsoleSettings, report: Callable[[str], None] = write_to_standard_error
 ) -> Console:
-    """Return the console of a cluster. Raises InvalidOptionError for the address of its schema registry."""
+    """Return the console of a cluster.
+
+    Raises ProfileError, and InvalidOptionError for the address of the schema registry.
+    """
+    make_security(connection)
 
     def connect(address: Address, security: ClientSecurity) -> WireClient:
         return WireClient(address, security, CONNECT_TIMEOUT_S, RESPONSE_TIMEOUT_S)
@@ -81,8 +85,11 @@ def serve(console: Console, listening: socket.socket, report: Callable[[str], No
 
 
 def _sample_lag(console: Console, stop: threading.Event) -> None:
-    """Sample the lag of groups until `stop` is set. A cluster that does not answer leaves a gap."""
+    """Sample the lag of groups until `stop` is set. A cluster that does not answer leaves a gap.
+
+    So does a file of certificates that is being replaced, which is a ProfileError.
+    """
     while not stop.is_set():
-        with suppress(BusyError, NoResponseError, RequestError):
+        with suppress(BusyError, NoResponseError, RequestError, ProfileError):
             sample_lag(console)
         stop.wait(SAMPLE_S)

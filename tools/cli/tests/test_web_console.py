@@ -23,3 +23,10 @@ def test_an_invalid_registry(capsys, tmp_path):
     config.write_text("schema.registry.url=registry:8081\n")
     assert main(["console", "--listen", "127.0.0.1:0", "--command-config", str(config)]) == 2
     assert capsys.readouterr().err.startswith("odradek: schema.registry.url registry:8081: this is no http")
+
+
+def test_an_invalid_profile(capsys, tmp_path):
+    config = tmp_path / "client.properties"
+    config.write_text("security.protocol=SSL\nssl.truststore.type=PEM\nssl.truststore.location=/nonexistent\n")
+    assert main(["console", "--listen", "127.0.0.1:0", "--command-config", str(config)]) != 0
+    assert "ssl.truststore.location" in capsys.readouterr().err

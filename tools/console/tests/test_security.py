@@ -13,6 +13,7 @@ from odradek.tools.console.security import (
 )
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.connection_errors import CONNECTION, NoAddressError, StepError
+from odradek.tools.kafka.profile import ProfileError
 
 
 class Clock:
@@ -109,6 +110,16 @@ def test_each_address_that_does_not_answer_is_explained():
     console = Console(fail_twice, "", ConsoleSettings(), Clock(), lambda: 0.0)
     text = make_app(console).test_client().get("/").get_data(as_text=True)
     assert text.count("Failed step") == 2 and "10.0.0.2:9092" in text
+
+
+def test_a_certificate_file_that_is_being_replaced_is_explained():
+    def fail_to_read():
+        raise ProfileError("ssl.truststore.location: cannot be read")
+
+    console = Console(fail_to_read, "", ConsoleSettings(), Clock(), lambda: 0.0)
+    response = make_app(console).test_client().get("/topics")
+    assert response.status_code == 502
+    assert "ssl.truststore.location: cannot be read" in response.get_data(as_text=True)
 
 
 def test_every_response_has_the_security_headers():
