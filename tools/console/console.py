@@ -8,7 +8,7 @@ from typing import Final, TypeVar, cast
 from flask import current_app, render_template, request
 
 from odradek.tools.console.cluster_pool import CACHE_S, Cache, ClusterPool
-from odradek.tools.console.formats import format_time
+from odradek.tools.console.formats import escape, format_time
 from odradek.tools.console.lag_history import LagHistory
 from odradek.tools.console.records.schemas import SchemaDecoder
 from odradek.tools.console.security import LoginAttempts, Sessions
@@ -77,7 +77,7 @@ class Console:
 
     def log_change(self, text: str) -> None:
         """Report a change that the current request has made."""
-        line = " ".join(text.split())
+        line = escape(" ".join(text.split()))
         self._report(f"{format_time(self.now_ms())} {request.remote_addr} {line}")
 
 

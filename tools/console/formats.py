@@ -47,3 +47,10 @@ def format_duration(duration_ms: int | None) -> str:
             parts.append(f"{rest // seconds} {unit}")
             rest %= seconds
     return " ".join(parts[:2])
+
+
+def escape(text: str) -> str:
+    """Return text with characters that are not printed as escapes, such as those that change the direction."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in "\n\t\r" else f"\\u{ord(one):04x}" for one in text)

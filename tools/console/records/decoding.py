@@ -6,6 +6,7 @@ import struct
 from typing import Final, NamedTuple
 
 from odradek.protocol.batches.record_reader import Record
+from odradek.tools.console.formats import escape
 from odradek.tools.console.records.schemas import SchemaDecoder
 
 JSON: Final = "JSON"
@@ -67,7 +68,7 @@ def show_record(
     schemas: SchemaDecoder | None = None,
 ) -> ShownRecord:
     """Return the texts of a record."""
-    headers = [(_escape(name), show(value, most_characters)) for name, value in record.headers[:_MOST_HEADERS]]
+    headers = [(escape(name), show(value, most_characters)) for name, value in record.headers[:_MOST_HEADERS]]
     return ShownRecord(
         partition,
         record.offset,
@@ -109,7 +110,7 @@ def _show_stored(data: bytes, most_characters: int) -> Content:
     shown = indent_json(text, most_characters) if is_json else text
     is_shortened = len(head) < len(data) or len(shown) > most_characters
     summary = _summarize(text)
-    return Content(JSON if is_json else TEXT, _escape(shown[:most_characters]), summary, len(data), is_shortened, "")
+    return Content(JSON if is_json else TEXT, escape(shown[:most_characters]), summary, len(data), is_shortened, "")
 
 
 def contains(record: Record, needle: bytes) -> bool:
@@ -185,11 +186,4 @@ def _guess(data: bytes) -> str:
 
 def _summarize(text: str) -> str:
     line = " ".join(text[: 4 * _SUMMARY_CHARACTERS].split())
-    return _escape(line[:_SUMMARY_CHARACTERS]) + ("…" if len(line) > _SUMMARY_CHARACTERS else "")
-
-
-def _escape(text: str) -> str:
-    """Return text with characters that are not printed as escapes, such as those that change the direction."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one in "\n\t\r" else f"\\u{ord(one):04x}" for one in text)
+    return escape(line[:_SUMMARY_CHARACTERS]) + ("…" if len(line) > _SUMMARY_CHARACTERS else "")

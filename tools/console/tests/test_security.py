@@ -211,3 +211,11 @@ def test_forms_of_other_sites_and_sessions_are_refused():
 def test_ages_of_hanging_transactions(age):
     _, client = make()
     assert client.get("/transactions/hanging", query_string={"age": age}).status_code == 502
+
+
+def test_reported_changes_contain_no_control_characters():
+    lines: list[str] = []
+    console = Console(fail, "", ConsoleSettings(), Clock(), lambda: 0.0, report=lines.append)
+    with make_app(console).test_request_context("/", environ_base={"REMOTE_ADDR": "10.0.0.2"}):
+        console.log_change("configured topic t: a=\x1b[2J\nb\x9b")
+    assert lines == ["1970-01-01 00:00:00.000 10.0.0.2 configured topic t: a=\\u001b[2J b\\u009b"]
