@@ -43,7 +43,7 @@ class Reader(NamedTuple):
 def fetch_readers(cluster: Cluster, urls: Sequence[str] = ()) -> list[Reader]:
     """Return the readers of all brokers, or of those with the metrics at `urls`. Raises RequestError."""
     found = list(urls) or find_metrics_urls(cluster)
-    with ThreadPoolExecutor(min(8, len(found))) as pool:
+    with ThreadPoolExecutor(max(1, min(8, len(found)))) as pool:
         return sorted(reader for text in pool.map(_fetch, found) for reader in parse_readers(text))
 
 

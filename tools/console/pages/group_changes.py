@@ -1,5 +1,6 @@
 """Reset of the committed offsets of a group."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from flask import Blueprint, redirect, request
@@ -77,7 +78,7 @@ def _plan(cluster: Cluster, found: GroupLag) -> list[OffsetChange]:
         wanted = dict.fromkeys(selected, require_number("at", "Offset"))
     elif target == "shift":
         count = require_number("at", "Number of records", -(10**18))
-        wanted = {key: (committed.get(key) or first[key]) + count for key in first}
+        wanted = shift_offsets(committed, first, count)
     else:
         times = fetch_offsets(cluster, dict.fromkeys(selected, parse_time(at)), selected)
         wanted = {key: one.offset if one.offset >= 0 else end[key] for key, one in times.items()}
@@ -88,6 +89,14 @@ def _plan(cluster: Cluster, found: GroupLag) -> list[OffsetChange]:
     if not changes:
         raise InputError("No partition is selected.")
     return changes
+
+
+def shift_offsets(
+    committed: Mapping[TopicPartition, int | None], first: Mapping[TopicPartition, int], count: int
+) -> dict[TopicPartition, int]:
+    """Return the committed offsets, or without one the first of the log, plus `count`."""
+    bases = {key: committed.get(key) for key in first}
+    return {key: (first[key] if base is None else base) + count for key, base in bases.items()}
 
 
 def _read_offsets() -> dict[TopicPartition, int]:
