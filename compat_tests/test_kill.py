@@ -42,7 +42,7 @@ from compat_tests.kill.writers import (
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
-ROUNDS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "15"))
+ROUNDS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "10"))
 TOPIC = "written-under-fire"
 PARTITIONS = 3
 GROUP = "reads-under-fire"

@@ -33,7 +33,7 @@ INPUT = "input"
 PARTITIONS = 2
 RECORDS = 2000
 TRANSACTION_SIZE = 10
-EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "6"))
+EVENTS = int(os.environ.get("ODRADEK_KILL_ROUNDS", "4"))
 
 
 class Copier:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from odradek.replication.controller.registration import Registration, StartError, prepare_store
+from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
 from odradek.replication.metadata.loader import load_brokers
 from odradek.replication.metadata.store import SessionEvent
@@ -45,7 +46,7 @@ def broker(broker_id, port=0):
 
 
 def test_the_layout_is_that_of_kafka_3_9(connect, reactor):
-    """The nodes that Apache Kafka 3.9.1 creates, all of them with null data, before a controller is elected."""
+    """The nodes that Apache Kafka 3.9.1 creates before a controller is elected, and one of ours, all with null data."""
     store = connect()
     assert reactor.run(prepare_store(store, "the-id")) == "the-id"
     nodes: dict[str, bytes | None] = {}
@@ -62,7 +63,7 @@ def test_the_layout_is_that_of_kafka_3_9(connect, reactor):
         "/", "/admin", "/admin/delete_topics", "/brokers", "/brokers/ids", "/brokers/seqid", "/brokers/topics",
         "/cluster", "/config", "/config/brokers", "/config/changes", "/config/clients", "/config/ips", "/config/topics",
         "/config/users", "/consumers", "/isr_change_notification", "/latest_producer_id_block",
-        "/log_dir_event_notification",
+        "/log_dir_event_notification", znodes.CLIENT_METRICS_CHANGES,
     }  # fmt: skip
     assert set(nodes.values()) == {None}
 
