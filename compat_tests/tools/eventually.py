@@ -1,20 +1,11 @@
 """Checks that are repeated, because a broker of a KRaft cluster applies a change a little after the response."""
 
-import time
 from collections.abc import Callable
 
 from compat_tests import limits
+from compat_tests.clients.common import repeat
 
 
 def eventually(check: Callable[[], None]) -> None:
     """Call `check` until it raises no error. Raises its last error if it does not succeed in time."""
-    give_up_at = time.monotonic() + limits.CONDITION_S
-    while True:
-        try:
-            check()
-        except (AssertionError, KeyError, ValueError):
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(0.02)
-        else:
-            return
+    repeat(check, lambda error: isinstance(error, (AssertionError, KeyError, ValueError)), limits.CONDITION_S)
