@@ -13,7 +13,7 @@ _TOPICS_PER_STEP: Final = 100
 
 
 class TopicTraffic:
-    """What happened to the partitions of one topic on this broker. All fields only grow.
+    """Counters of one topic's partitions on this broker. All fields only grow.
 
     bytes_in, messages_in: appended as the leader; batches are counted as they are stored
     bytes_out: sent to consumers; replication_bytes_out: sent to followers

@@ -43,7 +43,7 @@ def make_outcome(name: str, code: int, message: str | None = None) -> Outcome:
 
 
 class Session:
-    """What a command runs with."""
+    """The output, connections and options of one run of a command."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from odradek.tools.logs.producer_checks import ProducerReplay
 
 MAX_OFFSET: Final = 1 << 62
 COPY: Final = "copy the partition from another replica, or restore it from a backup"
-"""What to do if records are lost."""
+"""Advice for findings that mean lost records."""
 
 
 @dataclass

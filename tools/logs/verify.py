@@ -46,7 +46,7 @@ class NotALogError(Exception):
 
 
 class VerifyTotals(NamedTuple):
-    """What was checked."""
+    """Numbers of checked partitions, batches, records and bytes."""
 
     partitions: int
     batches: int

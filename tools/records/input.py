@@ -40,7 +40,7 @@ class BadLine(NamedTuple):
 
 
 class Template(NamedTuple):
-    """What options give all records; a record's own key, partition and timestamp take precedence over it."""
+    """Fields of all records, from options; a record's own key, partition and timestamp take precedence over it."""
 
     key: bytes | None
     headers: Headers

@@ -59,7 +59,7 @@ class Reader(Protocol):
 
 
 class _Fetching:
-    """What both readers share: the client, the size of batches, and errors."""
+    """The client, the size of batches, and errors, for both readers."""
 
     def __init__(
         self,
