@@ -1,5 +1,6 @@
 """The web server: listens, and serves until it is interrupted."""
 
+import logging
 import socket
 import threading
 import time
@@ -57,6 +58,8 @@ def listen(address: Address) -> socket.socket:
 
 def make_server(console: Console, listening: socket.socket) -> Any:
     """Return the server of waitress for a console."""
+    # Waitress warns of each request that waits for a thread, which is usual while its threads start.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     return waitress.create_server(
         make_app(console),
         sockets=[listening],

@@ -1,0 +1,18 @@
+"""The web server of the console."""
+
+from odradek.tools.console.console import Console
+from odradek.tools.console.server import listen, make_server
+from odradek.tools.console.settings import ConsoleSettings
+from odradek.tools.kafka.wire_client import Address
+
+
+def test_requests_that_wait_for_a_thread_are_no_warnings(caplog):
+    console = Console(lambda: None, "127.0.0.1:9092", ConsoleSettings())
+    with listen(Address("127.0.0.1", 0)) as listening:
+        server = make_server(console, listening)
+        server.task_dispatcher.set_thread_count(0)
+        server.task_dispatcher.add_task(None)
+        server.task_dispatcher.queue.clear()
+        server.task_dispatcher.shutdown()
+        server.close()
+    assert not [record for record in caplog.records if record.name == "waitress.queue"]
