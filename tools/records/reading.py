@@ -25,9 +25,9 @@ _FOREVER: Final = sys.maxsize
 _QUIET: Final[Mapping[str, Any]] = {
     "log_level": 0,
     "enable.auto.offset.store": False,
-    "queued.max.messages.kbytes": 64 << 10,
+    # Enough for a response of each broker while records are written; a longer queue leaves the processor's cache.
+    "queued.max.messages.kbytes": 16 << 10,
     "queued.min.messages": 1_000_000,
-    "fetch.message.max.bytes": 4 << 20,
     "receive.message.max.bytes": 1 << 30,
     # The end of a partition is noticed when a request has waited for records in vain.
     "fetch.wait.max.ms": 100,
