@@ -6,6 +6,7 @@ normally.
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -78,7 +79,8 @@ def _make_parser() -> argparse.ArgumentParser:
     run_parser.add_argument(
         "--rewind-last", action="store_true", help="first repeat the last completed batch, as after a crash"
     )
-    command("status", _status, "show the progress and lag of a pipeline, running or stopped")
+    status_parser = command("status", _status, "show the progress and lag of a pipeline, running or stopped")
+    status_parser.add_argument("--json", action="store_true", help="print one JSON object")
     reset_parser = command("reset", _reset, "let the next run of a stopped pipeline start at other offsets")
     reset_parser.add_argument(
         "--to",
@@ -159,10 +161,22 @@ def _run(options: argparse.Namespace) -> int:
 def _status(options: argparse.Namespace) -> int:
     pipeline = _load(options.file)
     lock = read_lock(pipeline.state_folder)
-    _print(status.describe_state(pipeline, find_stateful_reason(pipeline, lock), lock))
-    if not any(isinstance(source, TopicSource) for source in pipeline.sources.values()):
-        return 0
-    return _with_cluster(pipeline, lambda cluster: _print(status.describe_group(pipeline, lock, cluster)))
+    state = status.read_state(pipeline, lock)
+    if not options.json:
+        _print(status.describe_state(state))
+    has_topics = any(isinstance(source, TopicSource) for source in pipeline.sources.values())
+    lags: status.SourceLags | None = None if has_topics else {}
+
+    def fetch_lags(cluster: "KafkaCluster") -> int:
+        nonlocal lags
+        lags = status.fetch_lags(pipeline, lock, cluster)
+        return 0 if options.json else _print(status.describe_lags(lags))
+
+    try:
+        return _with_cluster(pipeline, fetch_lags) if has_topics else 0
+    finally:
+        if options.json:
+            _print([json.dumps(status.make_json(state, lags))])
 
 
 def _reset(options: argparse.Namespace) -> int:

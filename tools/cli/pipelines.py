@@ -7,5 +7,5 @@ from typing import NoReturn
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by the pipelines' program, which neither the broker nor the tools import."""
+    """Replace this process by the pipelines' program, which the command line does not import."""
     os.execv(sys.executable, [sys.executable, "-m", "odradek.spark_it", *arguments[1:]])

@@ -35,6 +35,12 @@ def console(
         list[str] | None,
         typer.Option(metavar="URL", help="Metrics of a broker, for the lag of readers; repeatable (metrics.listener)."),
     ] = None,
+    pipeline: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH", exists=True, help="File of a pipeline, or a folder of them, to show its state; repeatable."
+        ),
+    ] = None,
 ) -> None:
     """Serve a web console for the cluster, until it is interrupted.
 
@@ -65,7 +71,9 @@ def console(
         raise CommandError(f"--listen {listen}: {error.strerror or error}", exit_code=EXIT_USAGE) from None
     bound_port = listening.getsockname()[1]
     names = frozenset(name.lower() for name in [host, *(host_name or [])])
-    settings = ConsoleSettings(password, allow_changes, names, f"_{bound_port}", tuple(metrics_url or ()))
+    settings = ConsoleSettings(
+        password, allow_changes, names, f"_{bound_port}", tuple(metrics_url or ()), tuple(pipeline or ())
+    )
     with listening:
         try:
             made = make_console(connection, settings)

@@ -9,6 +9,7 @@
 - `inputs`: values that users enter
 - `paging`: search, order and pages of tables
 - `summaries`: data of brokers and topics
+- `pipelines`: states of pipelines, from files
 - `records`: records, read in bounded steps and decoded
 - `pages`: the pages; `templates` and `static` have their HTML, style and script
 - `app`: checks of each request, errors

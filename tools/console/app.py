@@ -85,6 +85,7 @@ def _make_context() -> dict[str, Any]:
     return {
         "done": DONE.get(request.args.get("done", "")),
         "address": console.address,
+        "has_pipelines": bool(console.settings.pipelines),
         "allows_changes": console.settings.allows_changes,
         "form_token": console.sessions.make_form_token(get_cookie()),
         "has_login": console.sessions.has_password,

@@ -64,6 +64,10 @@ class Console:
         """Return the result of `work`, which may be some seconds old. It must not be changed by the caller."""
         return self._cache.get(key, lambda: self._pool.run(work), ttl_s)
 
+    def read_files(self, key: Hashable, load: Callable[[], T]) -> T:
+        """Return the result of `load`, which reads files of this machine; it may be some seconds old."""
+        return self._cache.get(key, load)
+
     def read_now(self, work: Callable[[Cluster], T]) -> T:
         """Return the result of `work`, not cached."""
         return self._pool.run(work)

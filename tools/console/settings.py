@@ -1,5 +1,6 @@
 """Settings of the console."""
 
+from pathlib import Path
 from typing import Final, NamedTuple
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8080"
@@ -14,6 +15,7 @@ class ConsoleSettings(NamedTuple):
     host_names: names besides IP addresses and localhost by which browsers may reach the console
     cookie_suffix: distinguishes the cookies of several consoles on one host, which browsers share between ports
     metrics_urls: metrics of the brokers, for the lag of readers; empty for those that the brokers report
+    pipelines: files of pipelines, or folders of such files, whose states are shown
     """
 
     password: str | None = None
@@ -21,3 +23,4 @@ class ConsoleSettings(NamedTuple):
     host_names: frozenset[str] = frozenset()
     cookie_suffix: str = ""
     metrics_urls: tuple[str, ...] = ()
+    pipelines: tuple[Path, ...] = ()

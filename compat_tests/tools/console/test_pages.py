@@ -5,7 +5,7 @@ import re
 from html import unescape
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from compat_tests.tools.eventually import eventually
 
@@ -116,3 +116,28 @@ def test_a_cluster_that_does_not_answer(start_console):
     page = console.get("/topics", 502)
     assert "127.0.0.1:1" in page.text and "is the broker running" in page.text
     assert console.get("/login").status == 200
+
+
+def test_the_lag_of_a_pipeline(start_console, broker, admin, unique, tmp_path):
+    """The group that a pipeline commits to has its name."""
+    admin.create_topic(unique, 1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for _ in range(5):
+        producer.produce(unique, b"x", partition=0)
+    producer.flush()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": unique})
+    consumer.commit(offsets=[TopicPartition(unique, 0, 3)], asynchronous=False)
+    consumer.close()
+    (tmp_path / "copy.toml").write_text(
+        f'name = "{unique}"\n'
+        f'source.events = {{ connector = "topic", topics = "{unique}", value.format = "bytes" }}\n'
+        'sink = { connector = "console" }\n'
+    )
+    console = start_console(broker.bootstrap_servers, pipelines=(tmp_path,))
+
+    def check():
+        row = console.get("/pipelines").find_row(unique)
+        assert (row[1], row[3]) == ("has never run", "2")
+
+    eventually(check)
+    assert f'<a href="/group?name={unique}">' in console.get("/pipelines").text

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,11 @@ def test_a_broker_that_cannot_be_reached(capsys, file, monkeypatch):
     out, err = capsys.readouterr()
     assert out == "orders: stopped, has never run\n"
     assert err.startswith("odradek pipeline: cannot list topics at 127.0.0.1:1: ") and err.count("\n") == 1
+    assert cli.main(["status", str(file), "--json"]) == 1
+    out, err = capsys.readouterr()
+    state = json.loads(out)
+    assert (state["name"], state["is_running"], state["has_run"], state["sources"]) == ("orders", False, False, None)
+    assert err.startswith("odradek pipeline: cannot list topics at 127.0.0.1:1: ") and err.count("\n") == 1
     # These commands fail before they start Spark.
     for command in (["run"], ["reset", "--to", "earliest"], ["replay-dlq"]):
         assert cli.main([command[0], str(file), *command[1:]]) == 1
@@ -168,6 +174,9 @@ def test_status_and_reset_on_a_broker(capsys, file, odradek_broker):
 
     assert cli.main(["status", str(file)]) == 0
     assert "source orders: lag 3\n" in capsys.readouterr().out
+    assert cli.main(["status", str(file), "--json"]) == 0
+    source = json.loads(capsys.readouterr().out)["sources"]["orders"]
+    assert (source["lag"], source["partitions"][0]["end"], source["partitions"][0]["committed"]) == (3, 3, None)
     assert cli.main(["reset", str(file), "--to", "2099-01-01T00:00:00Z"]) == 0
     said = capsys.readouterr().out
     assert "skips 3 records" in said and "nothing was changed" in said

@@ -11,7 +11,7 @@ from odradek.spark_it.kafka.requests import ClusterError
 from odradek.spark_it.state.lock import get_checkpoint_folder, make_lock, read_lock, write_lock
 from odradek.spark_it.state.progress import Progress, write_progress
 from odradek.spark_it.state.reset import ResetError, execute_plan, finish_reset, plan
-from odradek.spark_it.state.status import describe_group, describe_state
+from odradek.spark_it.state.status import describe_lags, describe_state, fetch_lags, read_state
 from spark_it.tests.unit.support import CONSOLE, SOURCE, TOPIC, StubCluster, pipeline, transform
 from spark_it.tests.unit.test_checkpoint import checkpoint
 
@@ -238,7 +238,7 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
         execute_plan(one, planned(one, lock, "earliest", group), group)
     pending = read_lock(one.state_folder)
     assert pending is not None and pending.is_pending and pending.generation == 10
-    assert any("a reset was started" in line for line in describe_state(one, None, pending))
+    assert any("a reset was started" in line for line in describe_state(read_state(one, pending)))
     group.fails = False
     finished = finish_reset(one, pending, group)
     assert finished == read_lock(one.state_folder) == replace(pending, is_pending=False)
@@ -269,7 +269,7 @@ def test_status(tmp_path):
         last_error="sink is down", last_error_at_ms=1000,
     )  # fmt: skip
     write_progress(one.state_folder, progress)
-    assert list(describe_state(one, None, lock)) == [
+    assert list(describe_state(read_state(one, lock))) == [
         "orders: stopped",
         "  batch 4, started 1970-01-01T00:00:01Z, is not completed; last completed: batch 3",
         "  this run, up to 1970-01-01T00:00:00Z: 1,100 read = 1,090 written + 9 dead letters + 1 dropped; "
@@ -277,9 +277,9 @@ def test_status(tmp_path):
         "  last error at 1970-01-01T00:00:01Z: sink is down",
     ]
     write_progress(one.state_folder, replace(progress, written=12))
-    [line] = [line for line in describe_state(one, None, lock) if "read" in line]
+    [line] = [line for line in describe_state(read_state(one, lock)) if "read" in line]
     assert "1,100 read, 12 written, 9 dead letters, 1 dropped" in line
-    assert list(describe_group(one, lock, FakeCluster({A: 30}))) == [
+    assert list(describe_lags(fetch_lags(one, lock, FakeCluster({A: 30})))) == [
         "  source orders: lag 22",
         "    TOPIC   PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG  CHECKPOINT",
         "    orders  0          30              50              20   30",
@@ -289,14 +289,14 @@ def test_status(tmp_path):
 
 def test_status_of_a_pipeline_that_has_never_run(tmp_path):
     one = pipeline(SOURCE + TOPIC, folder=tmp_path)
-    assert list(describe_state(one, None, None)) == ["orders: stopped, has never run"]
-    assert next(describe_group(one, None, FakeCluster())) == "  source orders: lag 54"
+    assert list(describe_state(read_state(one, None))) == ["orders: stopped, has never run"]
+    assert next(describe_lags(fetch_lags(one, None, FakeCluster()))) == "  source orders: lag 54"
 
 
 def test_status_of_a_pipeline_that_will_not_run(tmp_path):
     _, lock = begun(tmp_path, SOURCE + TOPIC)
     other = pipeline(SOURCE + TOPIC.replace("out", "there"), folder=tmp_path)
-    assert list(describe_state(other, None, lock))[2:] == [
+    assert list(describe_state(read_state(other, lock)))[2:] == [
         "  will not run: the sink writes to another place: the batches that the checkpoint records are missing there; "
         "revert the change, or reset --to committed or reset --to earliest"
     ]

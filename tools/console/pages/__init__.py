@@ -8,6 +8,7 @@
 - `readers`: clients that fetch records
 - `transactions`: transactions, and those that hang
 - `access`: ACLs, users and quotas
+- `pipelines`: pipelines on this machine
 - `topic_changes`: creation, configuration and deletion of topics, production of a record
 - `group_changes`: reset of a group
 """
@@ -21,6 +22,7 @@ from odradek.tools.console.pages.group_changes import group_changes
 from odradek.tools.console.pages.groups import groups
 from odradek.tools.console.pages.login import login
 from odradek.tools.console.pages.overview import overview
+from odradek.tools.console.pages.pipelines import pipelines
 from odradek.tools.console.pages.readers import readers
 from odradek.tools.console.pages.records import records
 from odradek.tools.console.pages.topic_changes import topic_changes
@@ -38,4 +40,5 @@ PAGES: Final[tuple[Blueprint, ...]] = (
     readers,
     transactions,
     access,
+    pipelines,
 )
