@@ -23,7 +23,7 @@ SWEEP_MS: Final = 5_000
 """Interval of the fetches of a session that read all of its partitions."""
 
 
-class _WatchedTarget(FetchTarget):
+class WatchedTarget(FetchTarget):
     """A partition of the session, and its watcher between and during the fetches.
 
     follower: its progress, while the partition is settled
@@ -57,19 +57,20 @@ class _WatchedTarget(FetchTarget):
 class SessionWatch:
     """The state of one session's partitions.
 
+    follower_id: the broker that fetches
     fetched_ms: time of the last fetch, on the monotonic clock (`leader_state.FetchTimes`)
     unsettled: partitions to read, those that were read last at the end
     operation: the fetch that waits
     """
 
-    __slots__ = ("_follower", "_is_released", "_swept_ms", "_targets", "fetched_ms", "operation", "unsettled")
+    __slots__ = ("_is_released", "_swept_ms", "_targets", "fetched_ms", "follower_id", "operation", "unsettled")
 
-    def __init__(self, follower: int) -> None:
-        self._follower = follower
+    def __init__(self, follower_id: int) -> None:
+        self.follower_id = follower_id
         self._is_released = False
         self._swept_ms: int | None = None
         self.fetched_ms = 0
-        self._targets: dict[PartitionKey, _WatchedTarget] = {}
+        self._targets: dict[PartitionKey, WatchedTarget] = {}
         self.operation: DelayedOperation[Any] | None = None
         self.unsettled: dict[PartitionKey, None] = {}
 
@@ -95,7 +96,7 @@ class SessionWatch:
         target = self._targets.get(key)
         if target is None or target.partition is not partition:
             self.unwatch(key)
-            target = _WatchedTarget(key, requested, partition, self)
+            target = WatchedTarget(key, requested, partition, self)
             if not self._is_released:
                 self._targets[key] = target
                 target.watchers[target] = None
@@ -110,7 +111,7 @@ class SessionWatch:
         None if the fetch may read another partition, has to read this one, or is not by the follower that opened the
         session: another client must not record its progress. Otherwise the target gets the parameters.
         """
-        if follower != self._follower:
+        if follower != self.follower_id:
             return None
         ((key, parameters),) = requested.items()
         unsettled = self.unsettled
@@ -131,7 +132,7 @@ class SessionWatch:
         """Record the progress of the follower by a fetch at the log end. Raises as `Partition.update_follower`."""
         requested, partition = target.requested, target.partition
         partition.update_follower(
-            self._follower,
+            self.follower_id,
             requested.fetch_offset,
             requested.fetcher_log_start_offset,
             self.fetched_ms,
@@ -150,7 +151,7 @@ class SessionWatch:
             requested.fetch_offset == state.log_end_offset
             and requested.current_leader_epoch in (-1, partition.leader_epoch)
             and (fetched_epoch < 0 or fetched_epoch == state.leader_epochs.latest_epoch)
-            and self._follower in partition.followers
+            and self.follower_id in partition.followers
         )
 
     def settle(self, targets: Iterable[FetchTarget]) -> None:
@@ -158,15 +159,15 @@ class SessionWatch:
         if self._is_released:
             return
         for target in targets:
-            assert isinstance(target, _WatchedTarget)
+            assert isinstance(target, WatchedTarget)
             if self._is_settled(target.requested, target.partition):
-                target.follower = target.partition.followers[self._follower]
+                target.follower = target.partition.followers[self.follower_id]
                 target.follower.begin_to_repeat(self)
                 self.unsettled.pop(target.key, None)
 
     def _is_settled(self, requested: FetchPartition, partition: "Partition") -> bool:
         log = partition.log
-        if log is None or self._follower not in partition.isr or not self._is_caught_up(requested, partition):
+        if log is None or self.follower_id not in partition.isr or not self._is_caught_up(requested, partition):
             return False
         high_watermark = log.state.high_watermark
         return requested.fetch_offset == high_watermark and not requested.is_changed(

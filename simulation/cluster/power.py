@@ -10,11 +10,14 @@ committed records.
 from collections.abc import Collection, Container
 from typing import TYPE_CHECKING
 
+from odradek.server.fetching.session_watch import WatchedTarget
 from odradek.simulation.cluster.logs import logs_by_partition
 from odradek.simulation.cluster.tree import StoredPartition, read_registrations
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
+    from odradek.replication.replicas.leader_state import Follower
+    from odradek.replication.replicas.partition import Partition
     from odradek.simulation.machine.broker_process import BrokerProcess
     from odradek.simulation.world import World
 
@@ -130,7 +133,7 @@ def find_silent_follower(world: "World", begin_s: float) -> str:
     """Return the first follower that has not fetched since a time, empty if there is none.
 
     A fault may have broken its connection and notified the other end only. Until it leaves the ISR, after
-    replica.lag.time.max.ms, nothing is replicated.
+    replica.lag.time.max.ms, nothing is replicated. A new leader epoch counts as a fetch for the ISR, but not here.
     """
     passed_ms = (world.clock.seconds() - begin_s) * 1000
     for process in world.brokers:
@@ -138,10 +141,16 @@ def find_silent_follower(world: "World", begin_s: float) -> str:
         services = process.broker.services
         for replica in services.replicas:
             for number, follower in replica.followers.items() if replica.is_leader else ():
-                silent_ms = services.monotonic_ms() - follower.fetch_ms
+                silent_ms = services.monotonic_ms() - _find_last_fetch_ms(replica, number, follower)
                 if silent_ms > passed_ms:
                     return f"replica {number} has not fetched {replica!r} for {silent_ms} ms"
     return ""
+
+
+def _find_last_fetch_ms(replica: "Partition", number: int, follower: "Follower") -> int:
+    """Return the time of a follower's last fetch: that of its session, if it has one."""
+    watched = [target.watch for target in replica.log_end_watchers if isinstance(target, WatchedTarget)]
+    return max((watch.fetched_ms for watch in watched if watch.follower_id == number), default=follower.fetch_ms)
 
 
 def _find_disagreement(world: "World") -> str:

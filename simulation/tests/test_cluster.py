@@ -310,3 +310,17 @@ def test_a_follower_that_does_not_fetch_is_found(cluster):
     world.run(lambda: False, SESSION_S * 0.4)
     assert find_incomplete(world) == ""
     assert "has not fetched" in find_silent_follower(world, begin_s)
+
+
+def test_a_leader_epoch_is_no_fetch_of_a_follower(cluster):
+    world = cluster.world
+    process = next(one for one in world.brokers if one.broker.services.replicas.get("t", 0).is_leader)
+    leader = process.broker.services.replicas.get("t", 0)
+    # The first fetch, which waits for records, begins the session.
+    world.run(lambda: False, 2.0)
+    next(one for one in world.brokers if one is not process).pause(SESSION_S / 2)
+    begin_s = world.clock.seconds() + SESSION_S / 5
+    world.run(lambda: False, SESSION_S * 0.4)
+    for follower in leader.followers.values():
+        follower.begin_epoch(leader.log.log_end_offset, process.broker.services.monotonic_ms(), is_in_sync=True)
+    assert "has not fetched" in find_silent_follower(world, begin_s)
