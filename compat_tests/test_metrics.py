@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from compat_tests import processes
 from compat_tests.apache_kafka import jars
 from compat_tests.apache_kafka.broker import QUICK_JVM, ApacheKafkaBroker
 from compat_tests.conftest import SHARED_PROPERTIES
 from compat_tests.metrics_samples import Scrape, get_status, scrape
+from compat_tests.test_sasl_wire import Client, ClosedError
 from odradek.server.tests.wire import until
 from odradek.testing import BrokerFailedError, OdradekBroker
 from odradek.tools.cli.main import main
@@ -198,6 +200,46 @@ def test_authentications_and_quotas(unique):
         produce(broker.bootstrap_servers, unique, 1000, **{"client.id": "measured"})
         rate = metrics(broker).value("kafka_server_quota_byte_rate", resource="Produce", clientId="measured")
         assert rate > 1000
+
+
+def test_the_credits_for_changes_of_topics(unique):
+    with OdradekBroker({"metrics.listener": "127.0.0.1:0"}) as broker:
+        alter_quota(broker, "controller_mutation_rate", 1)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "client.id": "measured"})
+        admin.create_topics([NewTopic(unique, 50)])[unique].result(30)
+        labels = {"resource": "ControllerMutation", "clientId": "measured"}
+        # Kafka permits a burst of 11 windows of a second.
+        assert -50 < metrics(broker).value("kafka_server_quota_tokens", **labels) < 0
+
+
+def test_records_that_are_compressed_again(measured, unique):
+    admin = AdminClient({"bootstrap.servers": measured.bootstrap_servers})
+    topic = NewTopic(unique, 1, config={"compression.type": "lz4"})
+    admin.create_topics([topic])[unique].result(30)
+    name = "kafka_server_brokertopicmetrics_producemessageconversions_total"
+    produce(measured.bootstrap_servers, unique, 20, **{"compression.type": "lz4"})
+    assert metrics(measured).value(name, topic=unique) == 0
+    produce(measured.bootstrap_servers, unique, 30, **{"compression.type": "gzip"})
+    assert metrics(measured).value(name, topic=unique) == 30
+
+
+def test_a_connection_whose_session_has_expired(unique):
+    properties = {
+        "metrics.listener": "127.0.0.1:0",
+        "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+        "security.inter.broker.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{PLAIN} required user_alice="alice-secret";',
+        "connections.max.reauth.ms": "1000",
+    }
+    name = "kafka_network_socketserver_expiredconnectionskilledcount"
+    with OdradekBroker(properties) as broker, Client(broker.port) as client:
+        assert client.log_in().code == 0
+        assert client.is_served and metrics(broker).value(name) == 0
+        with pytest.raises(ClosedError):
+            until(lambda: not client.is_served)
+        assert metrics(broker).value(name) == 1
 
 
 def alter_quota(broker: OdradekBroker, key: str, value: float) -> None:

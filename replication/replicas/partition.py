@@ -319,7 +319,11 @@ class Partition:
         traffic.produce_requests += 1
         if not info.is_duplicate:
             traffic.bytes_in += info.size_bytes
-            traffic.messages_in += info.last_offset - info.first_offset + 1
+            count = info.last_offset - info.first_offset + 1
+            traffic.messages_in += count
+            if info.size_bytes != len(records):
+                # Only a batch that was compressed again, or whose records were numbered again, changes its size.
+                traffic.produce_conversions += count
         if self._follows_log_end:
             log.update_high_watermark(log.state.log_end_offset)
             if self.watchers:

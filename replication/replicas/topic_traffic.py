@@ -21,6 +21,7 @@ class TopicTraffic:
     produce_requests, failed_produce_requests: batches that were to be appended, and those that had an error which is
         neither a limit of the topic nor due to the client's metadata
     fetch_requests, failed_fetch_requests: reads of a partition beyond its end, and those with such an error
+    produce_conversions: records of batches that were written anew, because their codec is not that of the topic
     bytes_rejected: of batches that are larger than max.message.bytes or a segment
     invalid_crc_records: batches with a wrong checksum
     isr_expands, isr_shrinks, failed_isr_updates: changes of the ISR that the controller has made or refused
@@ -29,13 +30,13 @@ class TopicTraffic:
     __slots__ = (
         "bytes_in", "bytes_out", "bytes_rejected", "failed_fetch_requests", "failed_isr_updates",
         "failed_produce_requests", "fetch_requests", "invalid_crc_records", "isr_expands", "isr_shrinks", "messages_in",
-        "partitions", "produce_requests", "replication_bytes_in", "replication_bytes_out",
+        "partitions", "produce_conversions", "produce_requests", "replication_bytes_in", "replication_bytes_out",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.partitions = 0
         self.bytes_in = self.messages_in = self.bytes_out = self.bytes_rejected = 0
-        self.produce_requests = self.failed_produce_requests = 0
+        self.produce_requests = self.failed_produce_requests = self.produce_conversions = 0
         self.fetch_requests = self.failed_fetch_requests = 0
         self.replication_bytes_in = self.replication_bytes_out = 0
         self.invalid_crc_records = 0

@@ -5,10 +5,11 @@ class AuthenticationCounts:
     """Authentications since the start.
 
     successful: of new connections; reauthenticated: of sessions again (KIP-368)
+    expired: connections that were closed because their session ended (KIP-368)
     failed: with invalid credentials, without a usable certificate, or by a failed TLS handshake
     """
 
-    __slots__ = ("failed", "reauthenticated", "successful")
+    __slots__ = ("expired", "failed", "reauthenticated", "successful")
 
     def __init__(self) -> None:
-        self.successful = self.failed = self.reauthenticated = 0
+        self.successful = self.failed = self.reauthenticated = self.expired = 0

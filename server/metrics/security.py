@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from odradek.server.metrics.declaration import COUNTER, GAUGE, Collected, Family, Metric, Sample, labels
+from odradek.server.metrics.declaration import COUNTER, GAUGE, Collected, Family, Metric, Sample, gauge, labels
 from odradek.server.quotas.keys import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 
 if TYPE_CHECKING:
     from odradek.server.measurements.authentications import AuthenticationCounts
     from odradek.server.quotas.client_quotas import ClientQuotas
+    from odradek.server.quotas.limits import Owner
 
 _SERVER: Final = "kafka.server:type=socket-server-metrics"
 
@@ -24,6 +25,15 @@ FAILED: Final = _authentications("failed_authentication_total", "Clients whose a
 AGAIN: Final = _authentications(
     "successful_reauthentication_total", "Sessions whose clients have authenticated themselves again."
 )
+EXPIRED: Final = Metric(
+    "kafka_server_socket_server_metrics_expired_connections_killed_count",
+    GAUGE,
+    "Connections that were closed because their clients did not authenticate themselves again, by listener.",
+    f"{_SERVER} expired-connections-killed-count",
+)
+ALL_EXPIRED: Final = gauge(
+    "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount", "The same, of all listeners."
+)
 BYTE_RATE: Final = Metric(
     "kafka_server_quota_byte_rate",
     GAUGE,
@@ -37,7 +47,14 @@ REQUEST_TIME: Final = Metric(
     "kafka.server:type=Request,user=,client-id= request-time",
 )
 
-METRICS: Final = (SUCCESSFUL, FAILED, AGAIN, BYTE_RATE, REQUEST_TIME)
+TOKENS: Final = Metric(
+    "kafka_server_quota_tokens",
+    GAUGE,
+    "Changes of topics that a client with a quota of changes may make at once; it is throttled below 0.",
+    "kafka.server:type=ControllerMutation,user=,client-id= tokens",
+)
+
+METRICS: Final = (SUCCESSFUL, FAILED, AGAIN, EXPIRED, ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, TOKENS)
 
 _METERS_PER_STEP: Final = 100
 
@@ -48,6 +65,8 @@ def collect_security(counts: "Mapping[str, AuthenticationCounts]") -> Collected:
     yield Family(SUCCESSFUL, [(names[name], one.successful) for name, one in counts.items()])
     yield Family(FAILED, [(names[name], one.failed) for name, one in counts.items()])
     yield Family(AGAIN, [(names[name], one.reauthenticated) for name, one in counts.items()])
+    yield Family(EXPIRED, [(names[name], one.expired) for name, one in counts.items()])
+    yield Family(ALL_EXPIRED, [("", sum(one.expired for one in counts.values()))])
 
 
 def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected:
@@ -58,14 +77,23 @@ def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected
     resources = {PRODUCER_BYTE_RATE: "Produce", CONSUMER_BYTE_RATE: "Fetch", REQUEST_PERCENTAGE: "Request"}
     samples: dict[str, list[Sample]] = {key: [] for key in resources}
     for key, meters in quotas.list_meters().items():
-        for number, ((user, client_id), meter) in enumerate(islice(meters, max_clients)):
+        for number, (owner, meter) in enumerate(islice(meters, max_clients)):
             if number % _METERS_PER_STEP == 0:
                 yield None
-            names = {"resource": resources[key]}
-            if user:
-                names["user"] = user
-            if client_id:
-                names["clientId"] = client_id
-            samples[key].append((labels(**names), round(meter.measure(now_ms), 3)))
+            samples[key].append((_label(resources[key], owner), round(meter.measure(now_ms), 3)))
     yield Family(BYTE_RATE, samples[PRODUCER_BYTE_RATE] + samples[CONSUMER_BYTE_RATE])
     yield Family(REQUEST_TIME, samples[REQUEST_PERCENTAGE])
+    yield None
+    mutations = islice(quotas.list_mutation_meters(), max_clients)
+    tokens = [(_label("ControllerMutation", owner), round(meter.measure(now_ms), 3)) for owner, meter in mutations]
+    yield Family(TOKENS, tokens)
+
+
+def _label(resource: str, owner: "Owner") -> str:
+    user, client_id = owner
+    names = {"resource": resource}
+    if user:
+        names["user"] = user
+    if client_id:
+        names["clientId"] = client_id
+    return labels(**names)

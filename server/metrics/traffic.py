@@ -28,6 +28,10 @@ _BY_TOPIC: Final = (
         meter(f"{_MBEAN},name=InvalidMessageCrcRecordsPerSec", "Batches that were refused as corrupt."),
         "invalid_crc_records",
     ),
+    (
+        meter(f"{_MBEAN},name=ProduceMessageConversionsPerSec", "Records that the broker compressed again."),
+        "produce_conversions",
+    ),
 )
 
 _IN_TOTAL: Final = (

@@ -348,6 +348,7 @@ class SessionPipeline:
             pipeline = SaslPipeline(self._listener, self._requests, self._context, earlier)
             return PipelineChange(pipeline.begin(frame), pipeline, self._listener.max_token_bytes)
         if now_s > self._expires_s:
+            self._listener.counts.expired += 1
             raise CloseConnection("the session has expired, and the client has not authenticated itself again")
         return self._requests.begin(frame)
 

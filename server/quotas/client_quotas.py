@@ -117,6 +117,10 @@ class ClientQuotas:
         rates = {PRODUCER_BYTE_RATE: self._produce, CONSUMER_BYTE_RATE: self._fetch, REQUEST_PERCENTAGE: self._request}
         return {key: meters.list_meters() for key, meters in rates.items()}
 
+    def list_mutation_meters(self) -> list[tuple[Owner, BucketMeter]]:
+        """Return the meters in use of changes of topics."""
+        return self._mutation.list_meters()
+
     def count_meters(self) -> int:
         """Return the number of meters."""
         return sum(map(len, self._by_key.values()))

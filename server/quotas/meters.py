@@ -73,9 +73,13 @@ class BucketMeter:
         self.used_ms = time_ms
         self._bucket = TokenBucket()
 
+    def measure(self, time_ms: int) -> float:
+        """Return the credits."""
+        return self._bucket.measure(self.window, self.bound, time_ms)
+
     def find_throttle_ms(self, time_ms: int) -> int:
         """Return the time in ms after which the credits are no longer negative."""
-        tokens = self._bucket.measure(self.window, self.bound, time_ms)
+        tokens = self.measure(time_ms)
         return round_ms(-tokens / self.bound * 1000) if tokens < 0 else 0
 
     def spend(self, value: float, time_ms: int) -> None:
