@@ -8,7 +8,7 @@ import typer
 from odradek.tools.cli.completions import complete_brokers
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Row, Table
-from odradek.tools.cli.session import Session
+from odradek.tools.cli.session import Session, report_problems
 from odradek.tools.kafka.cluster import RequestError, check
 
 _BROKER_KEYS: Final = ("broker", "host", "port", "rack", "controller", "fenced", "leaders", "replicas")
@@ -60,19 +60,21 @@ def show_disks(
     session: Session,
     brokers: BrokerIds = None,
     replicas: Annotated[bool, typer.Option("--replicas", help="List the replicas in the log directories.")] = False,
-) -> None:
+) -> int:
     """Show the log directories of brokers, with their disks and replicas; a terminal shows failed ones in red."""
     from odradek.tools.kafka.log_dirs import fetch_log_dirs
 
+    problems: list[str] = []
     if not replicas:
-        session.output.show(_make_disks(session, brokers))
-        return
+        session.output.show(_make_disks(session, brokers, problems))
+        return report_problems(problems)
     rows: list[Row] = [
         (one.broker, one.log_dir, one.topic, one.partition, one.size_bytes, one.lag, one.is_future)
-        for log_dir in fetch_log_dirs(session.cluster, brokers)
+        for log_dir in fetch_log_dirs(session.cluster, brokers, problems=problems)
         for one in log_dir.replicas
     ]
     session.output.show(Table(_REPLICA_KEYS, rows))
+    return report_problems(problems)
 
 
 @commands.command("apis")
@@ -114,11 +116,11 @@ def _fetch_rows(session: Session) -> list[Row]:
     ]
 
 
-def _make_disks(session: Session, brokers: list[int] | None) -> Table:
+def _make_disks(session: Session, brokers: list[int] | None, problems: list[str] | None = None) -> Table:
     from odradek.tools.kafka.log_dirs import fetch_log_dirs
 
-    found = fetch_log_dirs(session.cluster, brokers)
-    if not found and brokers:
+    found = fetch_log_dirs(session.cluster, brokers, problems=problems)
+    if not found and brokers and not problems:
         raise RequestError("CLUSTER_AUTHORIZATION_FAILED", "this client must not describe the cluster")
     rows: list[Row] = [
         (

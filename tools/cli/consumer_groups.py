@@ -13,7 +13,7 @@ from odradek.tools.cli.completions import complete_groups
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.offset_reset import declare_reset
 from odradek.tools.cli.output import JsonValue, Row, Table
-from odradek.tools.cli.session import Outcome, Session, make_outcome
+from odradek.tools.cli.session import Outcome, Session, make_outcome, report_problems
 from odradek.tools.kafka.cluster import check
 from odradek.tools.kafka.groups import (
     GROUP_KEY,
@@ -50,17 +50,20 @@ def list_all(
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="Only groups of this type, such as classic.")
     ] = None,
-) -> None:
+) -> int:
     """List the groups."""
-    rows = list_groups(session.cluster, states or [], types or [])
+    problems: list[str] = []
+    rows = list_groups(session.cluster, states or [], types or [], problems)
     session.output.show(Table(("group", "state", "type", "protocol_type", "coordinator"), rows))
+    return report_problems(problems)
 
 
 @commands.command("describe")
-def describe(session: Session, names: GroupNames) -> None:
+def describe(session: Session, names: GroupNames) -> int:
     """Show groups with their members, committed offsets and lag."""
     groups = describe_groups(session.cluster, names)
-    lags = compute_lags(session.cluster, groups)
+    problems: list[str] = []
+    lags = compute_lags(session.cluster, groups, problems)
     for group in groups:
         if not exists(group) and not lags[group.group]:
             raise unknown_group(session.cluster, group.group)
@@ -86,6 +89,7 @@ def describe(session: Session, names: GroupNames) -> None:
         documents.append({**fields, "members": members.as_json(), "offsets": offsets.as_json()})
         parts += [fields, members, offsets]
     session.output.show_all(documents, *parts)
+    return report_problems(problems)
 
 
 @commands.command("lag")
@@ -109,7 +113,7 @@ def show_lag(
         list[str] | None,
         typer.Option("--metrics-url", metavar="URL", help="Metrics of a broker, if DescribeConfigs does not tell."),
     ] = None,
-) -> None:
+) -> int:
     """Show the lag of groups in each topic: records that were not consumed and committed.
 
     With --readers it is the lag of each client in each partition that it fetches, which the metrics of Odradek's
@@ -119,13 +123,14 @@ def show_lag(
         raise typer.BadParameter("is no number", param_hint="--interval")
     shown = 0
     while True:
+        problems: list[str] = []
         if readers:
             table = Table(_READER_KEYS, _list_readers(session, names, metrics_urls or ()))
         else:
-            table = Table(_WATCH_KEYS, _compute_rows(session, names))
+            table = Table(_WATCH_KEYS, _compute_rows(session, names, problems))
         if not watch:
             session.output.show(table)
-            return
+            return report_problems(problems)
         if session.output.is_json:
             session.output.write_json_line(table.as_json())
         else:
@@ -133,9 +138,10 @@ def show_lag(
                 sys.stdout.write(_CLEAR)
             session.output.write_table(table)
         sys.stdout.flush()
+        exit_code = report_problems(problems)
         shown += 1
         if shown == count:
-            return
+            return exit_code
         time.sleep(interval_s)
 
 
@@ -151,10 +157,10 @@ def _list_readers(session: Session, client_ids: list[str] | None, urls: Sequence
     ]
 
 
-def _compute_rows(session: Session, names: list[str] | None) -> list[Row]:
-    found = names or [one.group for one in list_groups(session.cluster)]
+def _compute_rows(session: Session, names: list[str] | None, problems: list[str]) -> list[Row]:
+    found = names or [one.group for one in list_groups(session.cluster, problems=problems)]
     groups = describe_groups(session.cluster, found) if found else []
-    lags = compute_lags(session.cluster, groups)
+    lags = compute_lags(session.cluster, groups, problems)
     rows: list[Row] = []
     for group in groups:
         if names and not exists(group) and not lags[group.group]:

@@ -13,7 +13,7 @@ from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.json_files import as_int, as_text, read_json_list
 from odradek.tools.cli.output import JsonValue, Row, Table
 from odradek.tools.cli.reassignments import reassign_commands
-from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome, report_problems
 from odradek.tools.cli.topics import REQUEST_TIMEOUT_MS, add_partitions, lacks_replicas
 from odradek.tools.kafka.cluster import RequestError, check
 from odradek.tools.kafka.offsets import (
@@ -49,8 +49,11 @@ def list_partitions(
     ] = False,
     unavailable: Annotated[bool, typer.Option("--unavailable", help="Only partitions without a leader.")] = False,
     show_internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
-) -> None:
-    """List partitions with leader, replicas, offsets and the size of the leader's log."""
+) -> int:
+    """List partitions with leader, replicas, offsets and the size of the leader's log.
+
+    A leader that does not answer is reported; offsets and sizes are then missing, and the exit code is 1.
+    """
     topics = [
         topic
         for topic in session.cluster.fetch_topics(names or None)
@@ -64,8 +67,9 @@ def list_partitions(
         and not (unavailable and partition.leader_id >= 0)
     }
     leaders = {key: partition.leader_id for key, partition in selected.items()}
-    first, end = fetch_log_ranges(session.cluster, leaders)
-    sizes = _fetch_sizes(session, leaders)
+    problems: list[str] = []
+    first, end = fetch_log_ranges(session.cluster, leaders, problems)
+    sizes = _fetch_sizes(session, {key: leaders[key] for key in first})
     rows = [
         (
             *key,
@@ -79,6 +83,7 @@ def list_partitions(
         for key, partition in sorted(selected.items())
     ]
     session.output.show(Table(_KEYS, rows, is_marked=lambda row: lacks_replicas(row[1:])))
+    return report_problems(problems)
 
 
 def _fetch_sizes(session: Session, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from odradek.tools.cli.output import JsonValue, Output, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
@@ -14,6 +14,7 @@ from odradek.tools.kafka.profile import Connection, find_connection
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_NO_RESPONSE = 3
+_MOST_PROBLEMS: Final = 5
 
 
 class CommandError(Exception):
@@ -107,6 +108,15 @@ class Session:
                 detail = (details or {}).get(each.name, "")
                 self.output.write_line(f"{kind} {each.name} {action}{f' {detail}' if detail else ''}")
         return EXIT_FAILED if any(each.error for each in outcomes) else 0
+
+
+def report_problems(problems: Sequence[str]) -> int:
+    """Report why parts of a result are missing; return the exit code."""
+    for problem in problems[:_MOST_PROBLEMS]:
+        write_error(problem)
+    if len(problems) > _MOST_PROBLEMS:
+        write_error(f"{len(problems) - _MOST_PROBLEMS:,} further errors")
+    return EXIT_FAILED if problems else 0
 
 
 def write_error(message: str) -> None:

@@ -9,7 +9,7 @@ from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Table
-from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome, report_problems
 from odradek.tools.kafka.cluster import RequestError, check
 from odradek.tools.kafka.offsets import check_partitions, find_leaders
 from odradek.tools.kafka.similar_names import suggest
@@ -54,13 +54,15 @@ def list_transactions(
     pattern: Annotated[
         str | None, typer.Option("--transactional-id-pattern", metavar="REGEX", help="Only matching ids.")
     ] = None,
-) -> None:
+) -> int:
     """List the transactional ids."""
+    problems: list[str] = []
     try:
-        found = list_known_transactions(session.cluster, states, producer_ids, duration_ms, pattern)
+        found = list_known_transactions(session.cluster, states, producer_ids, duration_ms, pattern, problems)
     except ValueError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from None
     session.output.show(Table(_LIST_KEYS, found))
+    return report_problems(problems)
 
 
 @commands.command("describe")

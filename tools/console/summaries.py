@@ -134,20 +134,10 @@ def fetch_disks(cluster: Cluster, partitions: dict[str, list[int]] | None = None
     errors: dict[int, str] = {}
     for broker in cluster.node_ids():
         try:
-            log_dirs += _fetch_log_dirs_of(cluster, broker, partitions)
+            log_dirs += fetch_log_dirs(cluster, [broker], partitions)
         except (RequestError, NoResponseError) as error:
             errors[broker] = str(error)
     return Disks(log_dirs, errors)
-
-
-def _fetch_log_dirs_of(cluster: Cluster, broker: int, partitions: dict[str, list[int]] | None) -> list[LogDir]:
-    try:
-        return fetch_log_dirs(cluster, [broker], partitions)
-    except NoResponseError:
-        # The connection may be an idle one of a broker that has restarted; a new one shows it.
-        if not cluster.disconnect(broker):
-            raise
-        return fetch_log_dirs(cluster, [broker], partitions)
 
 
 def is_missing(topic: MetadataResponseTopic) -> bool:

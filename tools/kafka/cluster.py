@@ -125,16 +125,6 @@ class Cluster:
             raise RequestError("BROKER_NOT_AVAILABLE", f"there is no live broker {node_id}; live brokers are {known}")
         return self._connect(self._nodes[node_id])
 
-    def disconnect(self, node_id: int) -> bool:
-        """Close the connection to a broker, which the next request makes anew; return False if there is none."""
-        client = self._by_address.pop(self._nodes[node_id], None) if node_id in self._nodes else None
-        if client is None:
-            return False
-        client.close()
-        if self._any is client:
-            self._any = None
-        return True
-
     def node_ids(self) -> list[int]:
         """Return the ids of the live brokers."""
         if not self._has_all_nodes:
@@ -144,6 +134,23 @@ class Cluster:
     def ask(self, request: Message, response_type: type[Response]) -> Response:
         """Send a request to any broker. Raises NoResponseError."""
         return self.any_broker().send(request, response_type)
+
+    def ask_broker(self, node_id: int, request: Message, response_type: type[Response]) -> Response:
+        """Send a request that changes nothing to a broker, again if its connection, made earlier, has ended.
+
+        Raises NoResponseError; RequestError if there is no such broker.
+        """
+        if self._nodes.get(node_id) in self._by_address:
+            try:
+                return self.broker(node_id).send(request, response_type)
+            except NoResponseError:
+                self._disconnect(node_id)
+        try:
+            return self.broker(node_id).send(request, response_type)
+        except NoResponseError:
+            # A late response must not be taken for that to the next request.
+            self._disconnect(node_id)
+            raise
 
     def ask_controller(self, request: Message, response_type: type[Response]) -> Response:
         """Send a request to the controller. Raises NoResponseError."""
@@ -206,11 +213,24 @@ class Cluster:
             if pending:
                 self._sleep(_PAUSE_S)
 
-    def ask_each_broker(self, request: Message, response_type: type[Response]) -> Iterator[tuple[int, Response]]:
-        """Send a request to each broker as a coordinator, again while it loads; yield its id with the response."""
+    def ask_each_broker(
+        self, request: Message, response_type: type[Response], problems: list[str] | None = None
+    ) -> Iterator[tuple[int, Response]]:
+        """Send a request that changes nothing to each broker as a coordinator, again while it loads.
+
+        Yields the id of each broker with its response. With `problems` a broker that does not answer is added to them,
+        otherwise raises NoResponseError.
+        """
         for broker in self.node_ids():
-            client = self.broker(broker)
-            yield broker, self._retry(partial(client.send, request, response_type), _NO_COORDINATOR, lambda: None)
+            send = partial(self.ask_broker, broker, request, response_type)
+            try:
+                response = self._retry(send, _NO_COORDINATOR, lambda: None)
+            except NoResponseError as error:
+                if problems is None:
+                    raise
+                problems.append(f"groups of broker {broker}: {error}")
+                continue
+            yield broker, response
 
     def find_coordinators(self, keys: Sequence[str], key_type: int) -> dict[str, int]:
         """Return the broker that coordinates each group (0) or transactional id (1). Raises RequestError."""
@@ -258,6 +278,14 @@ class Cluster:
         if client is None:
             client = self._by_address[address] = self._make_client(address, self._security)
         return client
+
+    def _disconnect(self, node_id: int) -> None:
+        """Close the connection to a broker, which the next request makes anew."""
+        client = self._by_address.pop(self._nodes[node_id], None) if node_id in self._nodes else None
+        if client is not None:
+            client.close()
+            if self._any is client:
+                self._any = None
 
     def _retry(
         self,

@@ -71,14 +71,16 @@ class PartitionLag(NamedTuple):
     member: Member | None
 
 
-def list_groups(cluster: Cluster, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[ListedGroup]:
-    """Return the groups of all coordinators, sorted by name."""
+def list_groups(
+    cluster: Cluster, states: Sequence[str] = (), types: Sequence[str] = (), problems: list[str] | None = None
+) -> list[ListedGroup]:
+    """Return the groups of all coordinators, sorted by name; with `problems` without those that do not answer."""
     found = []
     if types:
         for broker in cluster.node_ids():
             cluster.broker(broker).require_version(ListGroupsRequest, 5, "a type")
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
-    for broker, response in cluster.ask_each_broker(request, ListGroupsResponse):
+    for broker, response in cluster.ask_each_broker(request, ListGroupsResponse, problems):
         check(response.error_code, None, f"groups of broker {broker}")
         found += [
             ListedGroup(one.group_id, one.group_state, one.group_type.lower(), one.protocol_type, broker)
@@ -161,8 +163,13 @@ def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition
     return {(topic.name, one.partition_index): one.error_code for topic in response.topics for one in topic.partitions}
 
 
-def compute_lags(cluster: Cluster, groups: Iterable[Group]) -> dict[str, list[PartitionLag]]:
-    """Return the partitions of each group with their lag. Topics that were deleted have no end offset."""
+def compute_lags(
+    cluster: Cluster, groups: Iterable[Group], problems: list[str] | None = None
+) -> dict[str, list[PartitionLag]]:
+    """Return the partitions of each group with their lag. Topics that were deleted have no end offset.
+
+    With `problems` nor have partitions whose leader does not answer (`offsets.fetch_offsets`).
+    """
     listed = list(groups)
     committed = fetch_committed(cluster, [group.group for group in listed])
     owners = {
@@ -176,7 +183,7 @@ def compute_lags(cluster: Cluster, groups: Iterable[Group]) -> dict[str, list[Pa
         for topic in (cluster.fetch_metadata(topics).topics if topics else ())
         for one in topic.partitions
     }
-    _, ends = fetch_log_ranges(cluster, {key: leaders[key] for key in wanted if key in leaders})
+    _, ends = fetch_log_ranges(cluster, {key: leaders[key] for key in wanted if key in leaders}, problems)
     return {
         group.group: [
             _make_lag(key, committed[group.group].get(key), ends.get(key), owners[group.group].get(key))

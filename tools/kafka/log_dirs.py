@@ -9,6 +9,7 @@ from odradek.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
 )
 from odradek.tools.kafka.cluster import Cluster, check, name_error
+from odradek.tools.kafka.connection_errors import NoResponseError
 from odradek.tools.kafka.wire_client import WireClient
 
 
@@ -41,27 +42,43 @@ class LogDir(NamedTuple):
 
 
 def fetch_log_dirs(
-    cluster: Cluster, brokers: Iterable[int] | None = None, partitions: dict[str, list[int]] | None = None
+    cluster: Cluster,
+    brokers: Iterable[int] | None = None,
+    partitions: dict[str, list[int]] | None = None,
+    problems: list[str] | None = None,
 ) -> list[LogDir]:
-    """Return the log directories of brokers, with all replicas or only those of some partitions."""
+    """Return the log directories of brokers, with all replicas or only those of some partitions.
+
+    With `problems` a broker that does not answer is added to them, otherwise raises NoResponseError.
+    """
     asked = None
     if partitions is not None:
         asked = [
             DescribeLogDirsRequestDescribableLogDirTopic(topic=topic, partitions=indexes)
             for topic, indexes in partitions.items()
         ]
-    return [
-        log_dir
-        for broker in (cluster.node_ids() if brokers is None else brokers)
-        for log_dir in fetch_log_dirs_of(cluster.broker(broker), broker, asked)
-    ]
+    request = DescribeLogDirsRequest(topics=asked)
+    found = []
+    for broker in cluster.node_ids() if brokers is None else brokers:
+        try:
+            response = cluster.ask_broker(broker, request, DescribeLogDirsResponse)
+        except NoResponseError as error:
+            if problems is None:
+                raise
+            problems.append(f"log directories of broker {broker}: {error}")
+            continue
+        found += _make_log_dirs(broker, response)
+    return found
 
 
 def fetch_log_dirs_of(
     client: WireClient, broker: int, asked: list[DescribeLogDirsRequestDescribableLogDirTopic] | None = None
 ) -> list[LogDir]:
     """Return the log directories of the broker of a connection, with all replicas or only those `asked` for."""
-    response = client.send(DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse)
+    return _make_log_dirs(broker, client.send(DescribeLogDirsRequest(topics=asked), DescribeLogDirsResponse))
+
+
+def _make_log_dirs(broker: int, response: DescribeLogDirsResponse) -> list[LogDir]:
     check(response.error_code, None, f"log directories of broker {broker}")
     found = []
     for each in response.results:

@@ -12,6 +12,7 @@ from odradek.protocol.messages.list_offsets import (
     ListOffsetsResponse,
 )
 from odradek.tools.kafka.cluster import Cluster, RequestError, make_error
+from odradek.tools.kafka.connection_errors import NoResponseError
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -71,10 +72,13 @@ def fetch_offsets(
     partitions: Mapping[TopicPartition, int],
     leaders: Mapping[TopicPartition, int] | None = None,
     isolation_level: int = 0,
+    problems: list[str] | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
     """Return the offset of the first record at or after a timestamp in each partition, or at a special position.
 
-    Partitions without a leader are missing in the result. Raises RequestError.
+    Partitions without a leader are missing in the result. With `problems` so are those whose topic was deleted
+    meanwhile, and those whose leader does not answer or returns an error, which is added to the list; otherwise it is
+    raised as RequestError or NoResponseError.
     """
     if leaders is None:
         leaders = find_leaders(cluster, [topic for topic, _ in partitions])
@@ -98,23 +102,40 @@ def fetch_offsets(
                 for topic, indexes in topics.items()
             ],
         )
-        for each in cluster.broker(leader).send(request, ListOffsetsResponse).topics:
+        try:
+            response = cluster.ask_broker(leader, request, ListOffsetsResponse)
+        except (NoResponseError, RequestError) as error:
+            _report(error, f"offsets of the partitions that broker {leader} leads", problems)
+            continue
+        for each in response.topics:
             for partition in each.partitions:
                 if partition.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE):
                     continue
+                if partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and problems is not None:
+                    continue
                 if partition.error_code:
-                    raise make_error(partition.error_code, None, f"{each.name}-{partition.partition_index}")
+                    name = f"{each.name}-{partition.partition_index}"
+                    _report(make_error(partition.error_code, None, name), "", problems)
+                    continue
                 found[each.name, partition.partition_index] = FoundOffset(partition.offset, partition.timestamp)
     return found
 
 
-def fetch_log_ranges(
-    cluster: Cluster, leaders: Mapping[TopicPartition, int]
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the first offset of each partition and the offset after its last record."""
+def _report(error: NoResponseError | RequestError, subject: str, problems: list[str] | None) -> None:
+    if problems is None:
+        raise error
+    problems.append(f"{subject}: {error}" if subject else str(error))
 
-    def fetch(position: int) -> dict[TopicPartition, int]:
-        found = fetch_offsets(cluster, dict.fromkeys(leaders, position), leaders)
+
+def fetch_log_ranges(
+    cluster: Cluster, leaders: Mapping[TopicPartition, int], problems: list[str] | None = None
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the first offset of each partition and the offset after its last record. `problems` as above."""
+
+    def fetch(partitions: Iterable[TopicPartition], position: int) -> dict[TopicPartition, int]:
+        found = fetch_offsets(cluster, dict.fromkeys(partitions, position), leaders, problems=problems)
         return {partition: one.offset for partition, one in found.items()}
 
-    return fetch(EARLIEST), fetch(LATEST)
+    first = fetch(leaders, EARLIEST)
+    # A leader that does not answer is not waited for twice.
+    return first, fetch(first, LATEST)

@@ -11,6 +11,7 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.tools.kafka.cluster import Cluster, check, make_error
+from odradek.tools.kafka.connection_errors import NoResponseError, UnsupportedRequestError
 from odradek.tools.kafka.offsets import TopicPartition, group_by_leader
 
 TRANSACTION_KEY: Final = 1
@@ -55,8 +56,12 @@ def list_known_transactions(
     producer_ids: Sequence[int] | None = None,
     duration_ms: int | None = None,
     pattern: str | None = None,
+    problems: list[str] | None = None,
 ) -> list[KnownTransaction]:
-    """Return the transactional ids of all coordinators, sorted. Raises ValueError for an unknown state."""
+    """Return the transactional ids of all coordinators, sorted. Raises ValueError for an unknown state.
+
+    With `problems` a broker that does not answer is added to them, otherwise raises NoResponseError.
+    """
     found = []
     for broker in cluster.node_ids():
         request = ListTransactionsRequest(
@@ -65,12 +70,19 @@ def list_known_transactions(
             duration_filter=-1 if duration_ms is None else duration_ms,
             transactional_id_pattern=pattern,
         )
-        client = cluster.broker(broker)
-        if pattern is not None:
-            client.require_version(ListTransactionsRequest, 2, "a pattern")
-        elif duration_ms is not None:
-            client.require_version(ListTransactionsRequest, 1, "a duration")
-        response = client.send(request, ListTransactionsResponse)
+        try:
+            if pattern is not None:
+                cluster.broker(broker).require_version(ListTransactionsRequest, 2, "a pattern")
+            elif duration_ms is not None:
+                cluster.broker(broker).require_version(ListTransactionsRequest, 1, "a duration")
+            response = cluster.ask_broker(broker, request, ListTransactionsResponse)
+        except UnsupportedRequestError:
+            raise
+        except NoResponseError as error:
+            if problems is None:
+                raise
+            problems.append(f"transactions of broker {broker}: {error}")
+            continue
         check(response.error_code, None, f"transactions of broker {broker}")
         if response.unknown_state_filters:
             raise ValueError(f"unknown state: {', '.join(response.unknown_state_filters)}")

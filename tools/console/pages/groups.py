@@ -1,5 +1,6 @@
 """Consumer groups."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flask import Blueprint, request
@@ -24,10 +25,11 @@ _COLUMNS = ("name", "state", "type", "coordinator")
 
 
 class GroupLag(NamedTuple):
-    """A group with its partitions."""
+    """A group with its partitions. `problems` are the reasons for which offsets are missing."""
 
     group: Group
     partitions: list[PartitionLag]
+    problems: Sequence[str] = ()
 
     @property
     def lag(self) -> int | None:
@@ -36,21 +38,29 @@ class GroupLag(NamedTuple):
         return sum(lags) if lags else None
 
 
+class GroupList(NamedTuple):
+    """All groups, except those of the brokers that do not answer, which `problems` names."""
+
+    groups: list[ListedGroup]
+    problems: list[str]
+
+
 @groups.get("/groups")
 def show_list() -> str:
     """List the groups, with the lag of those on the page."""
     console = get_console()
-    listed = console.read("groups", list_groups)
+    listed = console.read("groups", fetch_list)
     keys: dict[str, Any] = {
         "name": lambda one: one.group,
         "state": lambda one: one.state,
         "type": lambda one: one.type,
         "coordinator": lambda one: one.coordinator,
     }
-    shown = select(listed, read_view(get_arguments(), _COLUMNS), keys, _get_name)
+    shown = select(listed.groups, read_view(get_arguments(), _COLUMNS), keys, _get_name)
     names = tuple(one.group for one in shown.rows)
     lags = console.read(("lags", names), lambda cluster: fetch_groups(cluster, names)) if names else {}
-    return render("groups.html", shown=shown, lags=lags)
+    problems = [*listed.problems, *next((one.problems for one in lags.values()), ())]
+    return render("groups.html", shown=shown, lags=lags, problems=problems)
 
 
 def _get_name(group: ListedGroup) -> str:
@@ -69,9 +79,15 @@ def show_group() -> str:
 
 def sample_lag(console: Console) -> None:
     """Add a sample to the history of the lag."""
-    names = console.lag_history.select([one.group for one in console.read("groups", list_groups)])
+    names = console.lag_history.select([one.group for one in console.read("groups", fetch_list).groups])
     found = console.read_now(lambda cluster: fetch_groups(cluster, names)) if names else {}
     console.lag_history.add(console.now_ms(), {name: one.lag for name, one in found.items()})
+
+
+def fetch_list(cluster: Cluster) -> GroupList:
+    """Return all groups."""
+    problems: list[str] = []
+    return GroupList(list_groups(cluster, problems=problems), problems)
 
 
 def find_group(cluster: Cluster, name: str) -> GroupLag:
@@ -85,5 +101,6 @@ def find_group(cluster: Cluster, name: str) -> GroupLag:
 def fetch_groups(cluster: Cluster, names: Any) -> dict[str, GroupLag]:
     """Return groups by name."""
     described = describe_groups(cluster, list(names))
-    lags = compute_lags(cluster, described)
-    return {group.group: GroupLag(group, lags[group.group]) for group in described}
+    problems: list[str] = []
+    lags = compute_lags(cluster, described, problems)
+    return {group.group: GroupLag(group, lags[group.group], problems) for group in described}

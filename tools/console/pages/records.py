@@ -134,9 +134,10 @@ def _read_ranges(name: str) -> Ranges:
 def fetch_ranges(cluster: Cluster, name: str, isolation_level: int = READ_UNCOMMITTED) -> Ranges:
     """Return leaders and offsets of a topic. Raises RequestError if it does not exist."""
     leaders = find_leaders(cluster, [name])
-    first, end = fetch_log_ranges(cluster, leaders)
+    problems: list[str] = []
+    first, end = fetch_log_ranges(cluster, leaders, problems)
     if isolation_level == READ_COMMITTED:
-        found = fetch_offsets(cluster, dict.fromkeys(leaders, LATEST), leaders, READ_COMMITTED)
+        found = fetch_offsets(cluster, dict.fromkeys(end, LATEST), leaders, READ_COMMITTED, problems)
         end = {key: one.offset for key, one in found.items()}
     online = sorted(partition for topic, partition in leaders if (topic, partition) in first.keys() & end.keys())
     return Ranges(
@@ -144,6 +145,7 @@ def fetch_ranges(cluster: Cluster, name: str, isolation_level: int = READ_UNCOMM
         {one: first[name, one] for one in online},
         {one: end[name, one] for one in online},
         isolation_level,
+        problems,
     )
 
 

@@ -38,12 +38,13 @@ class Partition(NamedTuple):
 
 
 class TopicDetails(NamedTuple):
-    """A topic with its partitions and configuration."""
+    """A topic with its partitions and configuration. `problems` are the reasons for which offsets are missing."""
 
     name: str
     is_internal: bool
     partitions: list[Partition]
     configs: list[ConfigValue]
+    problems: list[str]
 
 
 @topics.get("/topics")
@@ -90,10 +91,11 @@ def fetch_details(cluster: Cluster, name: str) -> TopicDetails:
     """Read a topic. Raises RequestError if it does not exist."""
     [topic] = cluster.fetch_topics([name])
     leaders: dict[TopicPartition, int] = {(name, one.partition_index): one.leader_id for one in topic.partitions}
-    first, end = fetch_log_ranges(cluster, leaders)
+    problems: list[str] = []
+    first, end = fetch_log_ranges(cluster, leaders, problems)
     disks = fetch_disks(cluster, {name: [one.partition_index for one in topic.partitions]})
     configs = fetch_configs(cluster, [(TOPIC, name)])[TOPIC, name]
-    return TopicDetails(name, topic.is_internal, _make_partitions(topic, first, end, disks), configs)
+    return TopicDetails(name, topic.is_internal, _make_partitions(topic, first, end, disks), configs, problems)
 
 
 def _make_partitions(

@@ -45,7 +45,7 @@ class ShownTransaction(NamedTuple):
 def show_list() -> str:
     """List the transactional ids."""
     console = get_console()
-    listed = console.read("transactions", list_known_transactions)
+    listed, problems = console.read("transactions", _fetch_list)
     keys: dict[str, Any] = {
         "id": lambda one: one.transactional_id,
         "state": lambda one: one.state,
@@ -56,7 +56,13 @@ def show_list() -> str:
     names = tuple(one.transactional_id for one in shown.rows)
     described = console.read(("transactions", names), lambda cluster: describe_transactions(cluster, names))
     rows = _make_rows(shown.rows, described, console.now_ms())
-    return render("transactions.html", shown=shown, rows=rows)
+    return render("transactions.html", shown=shown, rows=rows, problems=problems)
+
+
+def _fetch_list(cluster: Cluster) -> tuple[list[KnownTransaction], list[str]]:
+    """Return the transactional ids, and the problems of brokers that do not answer."""
+    problems: list[str] = []
+    return list_known_transactions(cluster, problems=problems), problems
 
 
 def _get_name(one: KnownTransaction) -> str:

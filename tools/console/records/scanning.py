@@ -4,7 +4,7 @@ A scan is bounded in records, bytes and time, so that a page is shown soon; it r
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from heapq import merge
 from typing import Final, NamedTuple
 
@@ -31,12 +31,14 @@ class Ranges(NamedTuple):
     """Leaders, first offsets and end offsets of the partitions of a topic.
 
     isolation_level: READ_COMMITTED for committed records, which end before the first open transaction
+    problems: why partitions are missing whose leaders do not answer
     """
 
     leaders: Positions
     first: Positions
     end: Positions
     isolation_level: int = READ_UNCOMMITTED
+    problems: Sequence[str] = ()
 
 
 class Scan(NamedTuple):

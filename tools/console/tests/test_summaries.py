@@ -54,36 +54,20 @@ def test_a_broker_that_is_down_is_known_by_its_replicas():
     assert (summary.partitions, summary.under_replicated, summary.offline) == (3, 2, 1)
 
 
-class RestartedCluster:
-    """A cluster whose brokers have closed their connections; broker 2 is down."""
-
-    def __init__(self):
-        self.connected = {1, 2}
-        self.is_usable = False
+class HalfCluster:
+    """A cluster of which broker 2 is down."""
 
     def node_ids(self):
         return [1, 2]
 
-    def broker(self, node_id):
-        if node_id == 2 and node_id not in self.connected:
+    def ask_broker(self, node_id, request, response_type):
+        if node_id == 2:
             raise NoResponseError("broker 2: refused")
-        return self
-
-    def disconnect(self, node_id):
-        self.is_usable = True
-        was_connected = node_id in self.connected
-        self.connected.discard(node_id)
-        return was_connected
-
-    def send(self, request, response_type):
-        if not self.is_usable:
-            raise NoResponseError("the broker closed the connection")
-        self.is_usable = False
         found = DescribeLogDirsResponseDescribeLogDirsResult(error_code=0, log_dir="/data", topics=[])
         return DescribeLogDirsResponse(error_code=0, results=[found])
 
 
-def test_disks_of_a_broker_that_has_restarted():
-    disks = fetch_disks(cast(Any, RestartedCluster()))
+def test_disks_without_those_of_a_broker_that_is_down():
+    disks = fetch_disks(cast(Any, HalfCluster()))
     assert [log_dir.broker for log_dir in disks.log_dirs] == [1]
     assert disks.errors == {2: "broker 2: refused"}

@@ -29,9 +29,15 @@ from odradek.protocol.messages.find_coordinator import (
     FindCoordinatorResponse,
     FindCoordinatorResponseCoordinator,
 )
+from odradek.protocol.messages.list_offsets import (
+    ListOffsetsResponse,
+    ListOffsetsResponseListOffsetsPartitionResponse,
+    ListOffsetsResponseListOffsetsTopicResponse,
+)
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from odradek.tools.kafka.cluster import RETRY_S, Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.offsets import LATEST, fetch_log_ranges, fetch_offsets
 from odradek.tools.kafka.profile import Connection
 from odradek.tools.kafka.transactions import describe_transactions
 from odradek.tools.kafka.wire_client import Address
@@ -81,7 +87,10 @@ class Client:
             ]
             return FindCoordinatorResponse(coordinators=found)
         network.sent.append(self._address.host)
-        return take(network.responses)
+        response = take(network.responses)
+        if isinstance(response, NoResponseError):
+            raise response
+        return response
 
     def close(self):
         pass
@@ -191,10 +200,55 @@ def test_a_coordinator_that_moves_leaves_no_hanging_transaction(network):
         describe_transactions(network.make_cluster(), ["t"])
 
 
+def ask_broker(cluster):
+    return cluster.ask_broker(1, CreateTopicsRequest(topics=[]), CreateTopicsResponse)
+
+
 def test_a_closed_connection_is_made_anew(network):
     cluster = network.make_cluster()
-    assert not cluster.disconnect(1)
+    network.responses.extend([created(0), NoResponseError("closed"), created(1)])
     first = cluster.broker(1)
-    assert cluster.broker(1) is first and cluster.any_broker() is first
-    assert cluster.disconnect(1) and not cluster.disconnect(1)
+    assert cluster.any_broker() is first
+    assert ask_broker(cluster).topics[0].error_code == 0 and cluster.broker(1) is first
+    assert ask_broker(cluster).topics[0].error_code == 1
     assert cluster.broker(1) is not first and cluster.any_broker() is cluster.broker(1)
+
+
+def test_a_new_connection_that_fails_is_not_used_again(network):
+    cluster = network.make_cluster()
+    cluster.fetch_metadata([])
+    cluster.any_broker()
+    network.responses.extend([NoResponseError("timed out"), NoResponseError("timed out"), created(0)])
+    before = cluster.broker(1)
+    with pytest.raises(NoResponseError):
+        ask_broker(cluster)
+    assert cluster.broker(1) is not before
+    assert ask_broker(cluster).topics[0].error_code == 0
+
+
+def make_offsets(*partitions):
+    rows = [
+        ListOffsetsResponseListOffsetsPartitionResponse(partition_index=index, error_code=code, offset=5, timestamp=-1)
+        for index, code in partitions
+    ]
+    return ListOffsetsResponse(topics=[ListOffsetsResponseListOffsetsTopicResponse(name="t", partitions=rows)])
+
+
+def test_offsets_of_partitions_that_can_be_read(network):
+    network.responses.extend(
+        [make_offsets((0, 0), (2, 56), (4, 3)), NoResponseError("refused"), NoResponseError("refused")]
+    )
+    leaders = {("t", 0): 1, ("t", 1): 2, ("t", 2): 1, ("t", 3): -1, ("t", 4): 1}
+    problems = []
+    found = fetch_offsets(network.make_cluster(), dict.fromkeys(leaders, LATEST), leaders, problems=problems)
+    assert found == {("t", 0): (5, -1)}
+    assert problems == ["t-2: KAFKA_STORAGE_ERROR", "offsets of the partitions that broker 2 leads: refused"]
+
+
+def test_a_leader_that_does_not_answer_is_not_waited_for_twice(network):
+    network.responses.extend([NoResponseError("refused"), NoResponseError("refused")])
+    problems = []
+    assert fetch_log_ranges(network.make_cluster(), {("t", 0): 2}, problems) == ({}, {})
+    assert len(problems) == 1
+    with pytest.raises(NoResponseError):
+        fetch_log_ranges(network.make_cluster(), {("t", 0): 2})
