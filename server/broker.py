@@ -43,14 +43,14 @@ from odradek.server.apis import served_apis
 from odradek.server.config import BrokerConfig, Listener
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
-from odradek.server.event_log.slow_requests import SlowRequestLog
+from odradek.server.event_log.request_log import RequestLog
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.listeners import BrokerListeners, ListenError
 from odradek.server.membership.embedded import EmbeddedMembership
 from odradek.server.network.reactor import find_poll_counter, find_watchdog
 from odradek.server.network.reactor import install as install_reactor
-from odradek.server.network.slow_requests import SlowRequests
+from odradek.server.network.request_measurement import RequestMeasurement
 from odradek.server.preloading import preload, preload_at_once
 from odradek.server.quotas.switch import QuotaSwitch
 from odradek.server.security.password_encoder import PasswordEncoder
@@ -164,9 +164,9 @@ class Broker:
         )
 
     @cached_property
-    def _slow_requests(self) -> SlowRequests:
-        return SlowRequests(
-            SlowRequestLog(self._environment.monotonic_ms, self._delayed_tasks.run_later),
+    def _request_measurement(self) -> RequestMeasurement:
+        return RequestMeasurement(
+            RequestLog(self._environment.monotonic_ms, self._delayed_tasks.run_later),
             self._dispatch,
             self._reactor,
             lambda: (transport.connection for transport in self.listeners.connections.list_open()),
@@ -201,7 +201,8 @@ class Broker:
                 hint = _describe_descriptor_limit() if is_short else ""
                 raise BrokerStartError(f"{error}{hint}") from error
             raise
-        self._slow_requests.update(services.config.request_slow_log_ms)
+        services.on_levels = self._request_measurement.update
+        self._request_measurement.set_threshold(services.config.request_slow_log_ms)
         self.listeners.start()
         self._is_running = True
         if self._metrics is not None:
@@ -259,7 +260,7 @@ class Broker:
             await self._leave()
         self._is_running = False
         if has_started:
-            self._slow_requests.update(-1)
+            self._request_measurement.set_threshold(-1)
         if self.watchdog is not None:
             self.watchdog.threshold_s = math.inf
         self.listeners.stop()
@@ -464,7 +465,7 @@ class Broker:
         self._membership.update_config(new)
         if self._is_running:
             self._set_watchdog_threshold()
-            self._slow_requests.update(new.request_slow_log_ms)
+            self._request_measurement.set_threshold(new.request_slow_log_ms)
         self.services.logs.update_settings(LogManagerSettings.of(new))
         # The replicas apply the new properties of their topics in steps, because there may be many topics.
         self.services.logs.default_config = self.services.configs.topic_defaults

@@ -196,6 +196,7 @@ class Services:
         self.resolver = resolver
         self.tokens: TokenChanges | None = None
         self.unknown_users: UnknownUsers | None = None
+        self.on_levels: Callable[[], None] = lambda: None
         self.completions: RetryQueue = CompletionQueue(slices)
         self.follower_completions: RetryQueue = LateCompletions(self.completions, iteration_end)
         self.readers: Readers | None = None
@@ -254,7 +255,7 @@ class Services:
         from odradek.replication.controller.admin.configs import ConfigAdmin
 
         target = self.controller if self.cluster is None else self.cluster.config_target
-        return ConfigAdmin(target, self.configs, self.subscriptions)
+        return ConfigAdmin(target, self.configs, self.subscriptions, self.on_levels)
 
     @cached_property
     def quota_admin(self) -> "QuotaAdmin":

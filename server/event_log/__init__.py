@@ -2,6 +2,6 @@
 
 - `text_lines`: lines for people
 - `json_lines`: lines for programs (`log.format=json`)
-- `slow_requests`: requests above `request.slow.log.ms`, with the times of their stages
+- `request_log`: slow requests, or all of them, with the times of their stages
 - `setup`: levels, and the destination of all events
 """

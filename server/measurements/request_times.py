@@ -15,8 +15,8 @@ its responses are sent, with one reading of the clock. All times in seconds; the
 clock for other purposes as well. Nothing is measured while no one uses the times.
 
 Every request is counted. Of the requests of a busy broker, `MEASURED` in each `REFILL_S` are measured, which takes some
-2 us for each, and those that follow a request of another API on their connection. While slow requests are logged, all
-are measured.
+2 us for each, and those that follow a request of another API on their connection. While requests are logged, all are
+measured.
 """
 
 import math
@@ -115,13 +115,23 @@ class RequestTimes:
     is_served: returns whether an API key and version are served, because clients may send any
     iteration_end: of the reactor; requests are counted after the responses of the iteration
     rest, refill_s: the number of requests that may be measured until the time `refill_s`
-    on_slow: called for a served request with a total of `slow_s` or more, and the times of its response queue and its
-        sending
+    on_logged: called for a served request with a total of `logged_s` or more, with the times of its response queue and
+        its sending
     """
 
     __slots__ = (
-        "_clock", "_ended", "_is_last", "_iteration_end", "_window_end_s", "by_code", "is_served", "on_slow",
-        "others", "refill_s", "rest", "slow_s",
+        "_clock",
+        "_ended",
+        "_is_last",
+        "_iteration_end",
+        "_window_end_s",
+        "by_code",
+        "is_served",
+        "logged_s",
+        "on_logged",
+        "others",
+        "refill_s",
+        "rest",
     )  # fmt: skip
 
     def __init__(
@@ -137,12 +147,12 @@ class RequestTimes:
         self.is_served = is_served
         self.rest: float = MEASURED
         self.refill_s = clock() + REFILL_S
-        self.slow_s = math.inf
-        self.on_slow: Callable[[EndedRequest, float, float], None] | None = None
+        self.logged_s = math.inf
+        self.on_logged: Callable[[EndedRequest, float, float], None] | None = None
 
     def refill(self, now_s: float) -> None:
         """Allow further requests to be measured."""
-        self.rest = MEASURED if self.on_slow is None else math.inf
+        self.rest = MEASURED if self.on_logged is None else math.inf
         self.refill_s = now_s + REFILL_S
 
     def find(self, code: bytes, *, is_follower: bool) -> ApiTimes:
@@ -229,8 +239,8 @@ class RequestTimes:
             found.remote.recent[int(remote_s**0.25 * BUCKETS_PER_ROOT)] += 1
         if send_s:
             found.send.record(send_s)
-        if total_s >= self.slow_s and self.on_slow is not None and found.code:
-            self.on_slow(request, response_queue_s, send_s)
+        if total_s >= self.logged_s and self.on_logged is not None and found.code:
+            self.on_logged(request, response_queue_s, send_s)
 
 
 class ConnectionTimes:

@@ -17,6 +17,6 @@
 - `connection_quotas`: limits on connections
 - `throttled_connection`: connections above the rate of their address
 - `stalls`: connections without progress
-- `slow_requests`: measurement of requests for the log of slow ones
+- `request_measurement`: measurement of requests for the request log
 - `watchdog`: long reactor iterations
 """

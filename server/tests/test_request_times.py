@@ -146,7 +146,7 @@ def test_frames_without_an_api_version_are_not_counted(one, size):
 
 def test_requests_that_are_not_served_are_not_slow(one):
     slow = []
-    one.times.slow_s, one.times.on_slow = 0.0, lambda request, *_: slow.append(request[1].code)
+    one.times.logged_s, one.times.on_logged = 0.0, lambda request, *_: slow.append(request[1].code)
     for code in (bytes([127, 1, 0, 0]), FETCH_12):
         one.connection.respond(one.begin(code))
         one.coalescer.flush()
@@ -196,8 +196,8 @@ def test_windows_follow_the_clock(one):
 
 def test_a_slow_request_is_reported_with_its_stages(one):
     slow = []
-    one.times.slow_s = 0.1
-    one.times.on_slow = lambda *arguments: slow.append(arguments)
+    one.times.logged_s = 0.1
+    one.times.on_logged = lambda *arguments: slow.append(arguments)
     one.connection.respond(one.begin(local_s=0.05))
     one.times.count()
     assert not slow
@@ -239,7 +239,7 @@ def test_a_request_of_another_api_is_measured(one):
 
 
 def test_all_requests_are_measured_while_slow_ones_are_logged(one):
-    one.times.on_slow = lambda *arguments: None
+    one.times.on_logged = lambda *arguments: None
     one.now_s += REFILL_S
     assert all(one.begin(local_s=1e-6) is not None for _ in range(3 * MEASURED))
 

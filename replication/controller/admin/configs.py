@@ -118,10 +118,17 @@ class ConfigTarget(Protocol):
 
 
 class ConfigAdmin:
-    """Configuration changes by one broker."""
+    """Configuration changes by one broker. `on_levels` is called after the levels of loggers were changed."""
 
-    def __init__(self, target: ConfigTarget, configs: BrokerConfigs, client_metrics: ClientMetricsConfigs) -> None:
+    def __init__(
+        self,
+        target: ConfigTarget,
+        configs: BrokerConfigs,
+        client_metrics: ClientMetricsConfigs,
+        on_levels: Callable[[], None] = lambda: None,
+    ) -> None:
         self._target = target
+        self._on_levels = on_levels
         self._client_metrics = client_metrics
         self._image = target.image
         self._configs = configs
@@ -183,6 +190,7 @@ class ConfigAdmin:
                 if _is_of_loggers(resource):
                     _check_authorized(authorize, resource)
                     alter_loggers(self._target.broker_id, resource, validate_only)
+                    self._on_levels()
                 else:
                     await self._target.request(
                         "alter configuration",

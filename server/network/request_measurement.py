@@ -1,26 +1,26 @@
-"""Measurement of requests for `request.slow.log.ms`, which may begin and end while the broker runs."""
+"""Measurement of requests for the request log, which may begin and end while the broker runs."""
 
 import math
 from collections.abc import Callable, Iterable
 
 from odradek.protocol.headers import split_api_code
 from odradek.server.dispatch import Dispatch
-from odradek.server.event_log.slow_requests import SlowRequestLog, StageTimes
+from odradek.server.event_log.request_log import RequestLog, StageTimes
 from odradek.server.measurements.request_times import EndedRequest, RequestTimes
 from odradek.server.network.connection import Connection
 from odradek.server.request import RequestContext
 from odradek.server.work.clock import Reactor
 
 
-class SlowRequests:
-    """Passes slow requests to their log. Measures requests only while it needs the times, unless metrics do.
+class RequestMeasurement:
+    """Passes requests to the request log. Measures requests only while it needs the times, unless metrics do.
 
     list_connections: returns the open connections
     """
 
     def __init__(
         self,
-        log: SlowRequestLog,
+        log: RequestLog,
         dispatch: Dispatch,
         reactor: Reactor,
         list_connections: Callable[[], Iterable[Connection]],
@@ -31,29 +31,34 @@ class SlowRequests:
         self._list_connections = list_connections
         self._own_times: RequestTimes | None = None
 
-    def update(self, threshold_ms: int) -> None:
+    def set_threshold(self, threshold_ms: int) -> None:
         """Apply `request.slow.log.ms`."""
         self._log.set_threshold(threshold_ms)
+        self.update()
+
+    def update(self) -> None:
+        """Measure as the log requires, whose threshold or level has changed."""
+        least_s = self._log.least_s
         is_measured = self._dispatch.request_times is not None
-        if threshold_ms >= 0 and not is_measured:
+        if least_s < math.inf and not is_measured:
             self._own_times = RequestTimes(
                 self._reactor.seconds, self._dispatch.is_served, self._reactor.write_coalescer
             )
             self._measure(self._own_times)
-        elif threshold_ms < 0 and self._own_times is not None:
+        elif least_s == math.inf and self._own_times is not None:
             self._own_times = None
             self._measure(None)
         times = self._dispatch.request_times
         if times is not None:
-            times.slow_s = self._log.threshold_s
-            times.on_slow = None if times.slow_s == math.inf else self._on_slow
+            times.logged_s = least_s
+            times.on_logged = None if least_s == math.inf else self._on_logged
 
     def _measure(self, times: RequestTimes | None) -> None:
         self._dispatch.request_times = times
         for connection in self._list_connections():
             connection.measure()
 
-    def _on_slow(self, request: EndedRequest, response_queue_s: float, send_s: float) -> None:
+    def _on_logged(self, request: EndedRequest, response_queue_s: float, send_s: float) -> None:
         connection, api, queue_s, local_s, remote_s, _ = request
         context = connection.context
         assert isinstance(context, RequestContext)

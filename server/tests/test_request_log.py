@@ -1,4 +1,4 @@
-"""The log of slow requests: threshold, waits that clients ask for, fields, and the bound on lines."""
+"""The request log: threshold, waits that clients ask for, fields, and the bound on lines."""
 
 import json
 import logging
@@ -9,9 +9,15 @@ from twisted.internet.task import Clock
 
 from odradek.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from odradek.protocol.messages.metadata import MetadataRequest
-from odradek.replication.tests.test_config_admin import BROKER, SET, resources
+from odradek.replication.tests.test_config_admin import BROKER, DELETE, LOGGER, SET, resources
 from odradek.server.event_log.json_lines import JsonFormatter
-from odradek.server.event_log.slow_requests import MAX_LINES_PER_S, WAITING_APIS, SlowRequestLog, StageTimes
+from odradek.server.event_log.request_log import (
+    MAX_COMPLETED_PER_S,
+    MAX_SLOW_PER_S,
+    WAITING_APIS,
+    RequestLog,
+    StageTimes,
+)
 from odradek.server.request import RequestContext
 from odradek.server.security.principal import Principal
 from odradek.server.tests.wire import Wire, request_frame, until
@@ -24,7 +30,7 @@ FAST = StageTimes(0.0, 0.001, 0.0, 0.0, 0.0)
 class Setup:
     def __init__(self):
         self.clock = Clock()
-        self.log = SlowRequestLog(lambda: int(self.clock.seconds() * 1000), DelayedTasks(self.clock).run_later)
+        self.log = RequestLog(lambda: int(self.clock.seconds() * 1000), DelayedTasks(self.clock).run_later)
         self.context = RequestContext("10.0.0.7", "SASL", principal=Principal("User", "alice"))
         self.context.client_id = "billing"
         self.context.client_software = ("java", "4.3.0")
@@ -92,37 +98,37 @@ def test_names_from_clients_cannot_look_like_other_fields(setup, caplog):
 
 def test_the_lines_of_a_second_are_bounded_and_the_others_counted(setup, caplog):
     setup.log.set_threshold(0)
-    for number in range(MAX_LINES_PER_S + 5):
+    for number in range(MAX_SLOW_PER_S + 5):
         setup.record(0, 0.001 * number, 0, 0, 0)
-    assert len(caplog.messages) == MAX_LINES_PER_S
+    assert len(caplog.messages) == MAX_SLOW_PER_S
     setup.clock.advance(1)
     omitted = "slow requests were not logged, because there were too many count=5 longest_ms="
-    assert caplog.messages[MAX_LINES_PER_S:] == [f"{omitted}{MAX_LINES_PER_S + 4}.0"]
+    assert caplog.messages[MAX_SLOW_PER_S:] == [f"{omitted}{MAX_SLOW_PER_S + 4}.0"]
     setup.clock.advance(5)
     setup.record(*FAST)
-    assert caplog.messages[MAX_LINES_PER_S + 1 :][0].startswith("slow request api=")
+    assert caplog.messages[MAX_SLOW_PER_S + 1 :][0].startswith("slow request api=")
     setup.clock.advance(5)
-    assert len(caplog.messages) == MAX_LINES_PER_S + 2
+    assert len(caplog.messages) == MAX_SLOW_PER_S + 2
     assert setup.clock.getDelayedCalls() == []
 
 
 def test_the_count_precedes_the_lines_of_the_next_second(setup, caplog):
     setup.log.set_threshold(0)
     setup.clock.advance(0.9)
-    for _ in range(MAX_LINES_PER_S + 2):
+    for _ in range(MAX_SLOW_PER_S + 2):
         setup.record(*FAST)
     setup.clock.advance(0.2)
     setup.record(*FAST)
-    assert "count=2 " in caplog.messages[MAX_LINES_PER_S]
-    assert caplog.messages[MAX_LINES_PER_S + 1].startswith("slow request api=")
+    assert "count=2 " in caplog.messages[MAX_SLOW_PER_S]
+    assert caplog.messages[MAX_SLOW_PER_S + 1].startswith("slow request api=")
     setup.clock.advance(2)
-    assert len(caplog.messages) == MAX_LINES_PER_S + 2
+    assert len(caplog.messages) == MAX_SLOW_PER_S + 2
 
 
 def test_without_its_logger_nothing_is_counted(setup, caplog):
     setup.log.set_threshold(0)
     with caplog.at_level(logging.ERROR, "odradek.request"):
-        for _ in range(MAX_LINES_PER_S + 1):
+        for _ in range(MAX_SLOW_PER_S + 1):
             setup.record(*FAST)
         assert setup.clock.getDelayedCalls() == []
     assert caplog.messages == []
@@ -174,3 +180,46 @@ def test_slow_requests_are_logged_from_the_start(metrics):
         configure(wire, "0")
         wire.produce("t", b"x")
         until(lambda: lines(broker)[1:] == ["Produce"])
+
+
+def test_all_requests_with_the_level_of_the_logger(setup, caplog):
+    setup.log.set_threshold(1000)
+    logger = logging.getLogger("odradek.request")
+    with caplog.at_level(logging.DEBUG, "odradek"):
+        setup.record(*FAST)
+        assert caplog.messages == [] and setup.log.least_s == 1.0
+    with caplog.at_level(logging.DEBUG, logger.name):
+        assert setup.log.least_s == 0
+        setup.record(*FAST)
+        setup.record(0, 2, 0, 0, 0)
+        setup.record(0, 0, 9, 0, 0, api="Fetch")
+        assert [(one.levelname, one.getMessage().partition(" v")[0]) for one in caplog.records] == [
+            ("DEBUG", "completed request api=Produce"),
+            ("WARNING", "slow request api=Produce"),
+            ("DEBUG", "completed request api=Fetch"),
+        ]
+        for _ in range(MAX_COMPLETED_PER_S):
+            setup.record(*FAST)
+        setup.clock.advance(1)
+        assert caplog.messages[-1].startswith("requests were not logged, because there were too many count=2 ")
+
+
+def test_the_level_is_changed_on_open_connections():
+    def set_level(level):
+        [result] = wire.ask(IncrementalAlterConfigsRequest(resources=resources((LOGGER, "1", [level]))), 1).responses
+        assert result.error_code == 0
+
+    def apis():
+        return re.findall(r" DEBUG request completed request api=(\w+) ", broker.log_text())
+
+    with OdradekBroker({"node.id": "1"}) as broker, Wire(broker.port) as wire:
+        wire.metadata()
+        set_level(("kafka.request.logger", SET, "DEBUG"))
+        wire.metadata()
+        until(lambda: apis()[-1:] == ["Metadata"])
+        set_level(("kafka.request.logger", DELETE, None))
+        before = apis()
+        wire.metadata()
+        wire.create_topic("t")
+        assert broker.stop() == 0
+        assert apis() == before
