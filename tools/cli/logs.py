@@ -68,12 +68,14 @@ def dump(
     if from_offset is not None or max_records is not None:
         only = [LOG_KIND]
     fs = ReadOnlyFileSystem()
-    partitions = _list_by_partition(fs, _check_paths(fs, paths), frozenset(only or KINDS), _selector(topic))
+    checked = _check_paths(fs, paths)
+    _check_topics(fs, checked, topic)
+    partitions = _list_by_partition(fs, checked, frozenset(only or KINDS), _selector(topic))
     if from_offset:
         from odradek.tools.logs.dump import needed_segments
 
         partitions = [needed_segments(files, from_offset) for files in partitions]
-    return _dump_files(fs, partitions, from_offset or 0, max_records, has_records=records, is_json=json)
+    return _dump_files(fs, partitions, from_offset or 0, max_records, topic, has_records=records, is_json=json)
 
 
 def _list_by_partition(
@@ -94,6 +96,7 @@ def _dump_files(
     partitions: list[list[str]],
     from_offset: int,
     max_records: int | None,
+    topics: list[str] | None,
     *,
     has_records: bool,
     is_json: bool,
@@ -115,6 +118,8 @@ def _dump_files(
                     sys.stdout.write(f"Dumping {path}\n")
                 try:
                     for row in dump_file(fs, path, options, limit):
+                        if topics and row.get("topic", topics[0]) not in topics:
+                            continue  # an entry of a checkpoint of the log directory
                         text = format_json({"file": path, **row}) if is_json else format_row(row)
                         sys.stdout.write(f"{text}\n")
                 except UnknownFileError as error:
@@ -156,11 +161,13 @@ def verify(
     fs = ReadOnlyFileSystem()
     report = Report(lambda finding: _write(format_finding(finding, is_json=json)))
     try:
-        selections = [select(fs, path, _selector(topic)) for path in _check_paths(fs, paths)]
+        checked = _check_paths(fs, paths)
+        selections = [select(fs, path, _selector(topic)) for path in checked]
     except NotALogError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from None
     except OSError as error:
         raise CommandError(f"{error.filename}: {error.strerror}", exit_code=EXIT_FAILED) from None
+    _check_topics(fs, checked, topic)
     with show_progress("verifying", count_bytes(fs, selections)) as advance:
         totals = run(fs, selections, VerifyOptions(check_records=records, on_progress=advance), report)
     _write(format_summary(totals, report, is_json=json))
@@ -180,6 +187,20 @@ def _check_paths(fs: "FileSystem", paths: Iterable[str]) -> list[str]:
             raise CommandError(f"{path} does not exist", exit_code=EXIT_USAGE)
         found[absolute] = None
     return list(found)
+
+
+def _check_topics(fs: "FileSystem", paths: Iterable[str], topics: list[str] | None) -> None:
+    """Raise CommandError for a topic of which no partition is in the paths."""
+    if not topics:
+        return
+    from odradek.tools.kafka.similar_names import suggest
+    from odradek.tools.logs.dump import list_topics
+
+    found = {topic for path in paths for topic in list_topics(fs, path)}
+    for topic in topics:
+        if topic not in found:
+            message = f"there is no partition of topic {topic}{suggest(topic, found)}"
+            raise CommandError(message, exit_code=EXIT_USAGE)
 
 
 def _selector(topics: list[str] | None) -> "Callable[[PartitionFiles], bool]":

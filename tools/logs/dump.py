@@ -168,7 +168,8 @@ def list_files(
     if not fs.is_directory(path):
         yield path
         return
-    names = [name for name in fs.list_names(path) if kind_of(name) in kinds]
+    # A file that waits for its deletion, or is not complete, is dumped only if it is named.
+    names = [name for name in fs.list_names(path) if kind_of(name) in kinds and _without_temporary_suffix(name) == name]
     # Segments in order, each followed by its indexes; then the other files.
     names.sort(key=lambda name: (base_offset(name) < 0, base_offset(name), kind_of(name) != LOG_KIND, name))
     for name in names:
@@ -181,6 +182,15 @@ def list_files(
             except FileNotFoundError:
                 # The broker has deleted the partition meanwhile.
                 continue
+
+
+def list_topics(fs: FileSystem, path: str) -> set[str]:
+    """Return the topics of the partitions in `path`, a file, a partition's directory or a log directory."""
+    directory = path if fs.is_directory(path) else path.rpartition("/")[0]
+    partition = parse_partition(directory)
+    if partition is not None:
+        return {partition.topic}
+    return {each.topic for each in list_partition_directories(fs, directory)}
 
 
 def needed_segments(files: list[str], from_offset: int) -> list[str]:

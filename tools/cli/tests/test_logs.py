@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from odradek.log.storage import checkpoints
+from odradek.log.storage.checkpoints import HIGH_WATERMARKS_FILE
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.tools.cli.main import main
 from odradek.tools.logs.tests.support import COUNT, StoredDirectory
@@ -53,8 +55,10 @@ def test_verify_exits_with_1_for_damage_and_leaves_it(stored: StoredDirectory, c
 
 def test_verify_selects_topics_and_the_check_of_records(stored: StoredDirectory, capsys):
     stored.flip(1, 1, 65)
-    assert main(["log", "verify", "--topic", "other", stored.root]) == 0
-    assert capsys.readouterr().out.startswith("0 partitions, ")
+    for command in ("verify", "dump"):
+        assert main(["log", command, "--topic", "topics", stored.root]) == 2
+        out, err = capsys.readouterr()
+        assert (out, err) == ("", "odradek: there is no partition of topic topics; did you mean topic?\n")
     assert main(["log", "verify", "--no-records", "--topic", "topic", stored.root]) == 1
 
 
@@ -68,6 +72,24 @@ def test_dump_selects_files_and_offsets(stored: StoredDirectory, capsys):
     needed = [number for number, base in enumerate(stored.bases) if 20 <= base < 29]
     assert {row["file"] for row in rows} == {stored.path(number, ".log") for number in needed}
     assert stored.bases[needed[0]] == 20
+
+
+def test_dump_of_a_topic_has_no_entries_of_others(stored: StoredDirectory, capsys):
+    fs = OsFileSystem()
+    checkpoints.write_offsets(fs, f"{stored.root}/{HIGH_WATERMARKS_FILE}", {("topic", 0): 7, ("other", 0): 8})
+    assert main(["log", "dump", "--json", "--topic", "topic", "--only", "checkpoint", stored.root]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    watermarks = [row for row in rows if row["file"].endswith(HIGH_WATERMARKS_FILE)]
+    assert [(row["topic"], row["offset"]) for row in watermarks] == [("topic", 7)]
+
+
+def test_a_deleted_segment_is_dumped_only_if_it_is_named(stored: StoredDirectory, capsys):
+    path = Path(stored.path(0, ".log"))
+    deleted = path.rename(f"{path}.deleted")
+    assert main(["log", "dump", "--json", stored.root]) == 0
+    assert str(deleted) not in capsys.readouterr().out
+    assert main(["log", "dump", "--json", str(deleted)]) == 0
+    assert str(deleted) in capsys.readouterr().out
 
 
 def test_dump_of_one_file(stored: StoredDirectory, capsys):
