@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -50,6 +50,14 @@ class ListenError(Exception):
     """A listener cannot be opened. The message is one line."""
 
 
+_HINTS: Final[Mapping[int, str]] = {
+    errno.EADDRINUSE: "stop the process that uses the port or ",
+    errno.EADDRNOTAVAIL: "no network interface of this machine has the address: ",
+    errno.EACCES: "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE: ",
+}
+"""What to do about the failures to listen that configurations cause."""
+
+
 def open_port(
     reactor: Reactor, listener: Listener, factory: Factory, property_name: str, backlog: int = 50
 ) -> ListeningPort:
@@ -63,10 +71,12 @@ def open_port(
             reason = error.socketError
             if host != hosts[-1] and getattr(reason, "errno", None) != errno.EADDRINUSE:
                 continue
-            why = os.strerror(reason.errno) if isinstance(reason, OSError) and reason.errno else str(reason)
+            number = reason.errno if isinstance(reason, OSError) else None
+            why = os.strerror(number) if number else str(reason)
+            hint = _HINTS.get(number or 0, "")
             raise ListenError(
-                f"cannot listen on {listener.address} ({property_name}={listener.name}): {why}; stop the process that "
-                f"uses the port or change {property_name}"
+                f"cannot listen on {listener.address} ({property_name}={listener.name}): {why}; {hint}change "
+                f"{property_name}"
             ) from error
     raise AssertionError("no host to listen on")
 

@@ -60,9 +60,12 @@ async def open_store(environment: Environment, directories: list[str], *, adopts
             await store.close()
         raise
     if unreadable:
+        names = " and ".join(f"{directory} ({error.strerror})" for directory, error in unreadable)
+        is_denied = any(isinstance(error, PermissionError) for _, error in unreadable)
+        remedy = "give it to the user that runs the broker" if is_denied else "repair it"
         raise StartError(
-            f"log directory {' and '.join(unreadable)} cannot be read, and no other directory of log.dirs has the "
-            "metadata store; repair it, or remove it from log.dirs"
+            f"log directory {names} cannot be read, and no other directory of log.dirs has the metadata store; "
+            f"{remedy}, or remove it from log.dirs"
         )
     if not adopts:
         _refuse_partitions(environment.fs, directories)
@@ -118,15 +121,18 @@ def read_metas(fs: FileSystem, directories: Iterable[str]) -> Iterator[tuple[str
             yield directory, meta
 
 
-def _find_candidates(environment: Environment, directories: list[str]) -> tuple[list[str], list[str]]:
+def _find_candidates(
+    environment: Environment, directories: list[str]
+) -> tuple[list[tuple[str, OSError]], list[str]]:
     """Return the directories that cannot be read, with the reason, and those with the file of a store."""
-    unreadable, candidates = [], []
+    unreadable: list[tuple[str, OSError]] = []
+    candidates: list[str] = []
     for directory in directories:
         try:
             if environment.has_metadata_store(directory):
                 candidates.append(directory)
         except OSError as error:
-            unreadable.append(f"{directory} ({error.strerror})")
+            unreadable.append((directory, error))
     return unreadable, candidates
 
 

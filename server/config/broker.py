@@ -14,6 +14,7 @@ from odradek.server.config.delegation_tokens import DelegationTokenProperties
 from odradek.server.config.event_log import EventLogProperties
 from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
+    SECURITY_PROTOCOLS,
     Listener,
     parse_http_listener,
     parse_listeners,
@@ -464,7 +465,9 @@ class BrokerConfig(
         choices = f"must be one of: {', '.join(sorted(advertised))}"
         if given is not None:
             raise PropertyError(name, given, choices)
-        raise PropertyError(name, None, f"{choices}, because no listener is named {self.inter_broker_name}")
+        usable = sorted(advertised.intersection(SECURITY_PROTOCOLS))
+        hint = f"; set security.inter.broker.protocol={usable[0]}" if usable else f"; set {name}={min(advertised)}"
+        raise PropertyError(name, None, f"{choices}, because no listener is named {self.inter_broker_name}{hint}")
 
     def _validate_connections(self) -> None:
         if self.max_connections_per_ip == 0 and not self.connections_of_hosts:

@@ -39,6 +39,9 @@ OWN_LISTENERS: Final = "PLAINTEXT://127.0.0.1:9092"
 OWN_LOG_DIRS: Final = "./data"
 
 
+_UNKNOWN: Final = "unknown property "
+
+
 class InvalidConfigError(ValueError):
     """Several errors in a configuration; `str()` has one line for each."""
 
@@ -106,7 +109,7 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
             else:
                 like = nearest(listener_base(name) or name, declared)
                 hint = f", did you mean {like}?" if like else ""
-                warnings.append(f"unknown property {name} is ignored{hint}")
+                warnings.append(f"{_UNKNOWN}{name} is ignored{hint}")
             continue
         known[name] = text
         if prop.no_effect:
@@ -119,7 +122,15 @@ def parse_config(values: Mapping[str, str]) -> LoadedConfig:
         without_effect.pop(CLUSTER_ONLY, None)
     for reason, names in sorted(without_effect.items()):
         warnings.append(f"properties without effect, because {reason}: {', '.join(sorted(names))}")
-    config = _validate(known)
+    try:
+        config = _validate(known)
+    except ValueError as error:
+        # A property that is missing because its name is misspelt may be the cause.
+        unknown = [ValueError(warning) for warning in warnings if warning.startswith(_UNKNOWN)]
+        if not unknown:
+            raise
+        found = error.errors if isinstance(error, InvalidConfigError) else [error]
+        raise InvalidConfigError([*found, *unknown]) from None
     return LoadedConfig(config, [*warnings, *_find_ignored_client_auth(config)])
 
 

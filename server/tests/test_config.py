@@ -4,7 +4,7 @@ import pytest
 
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError, UpdateMode
-from odradek.server.config import THEMES, BrokerConfig, load_config, parse_config
+from odradek.server.config import THEMES, BrokerConfig, InvalidConfigError, load_config, parse_config
 
 
 def test_kafkas_sample_configuration_loads_with_one_warning():
@@ -53,6 +53,16 @@ def test_an_unknown_property_gives_a_warning_with_the_nearest_name():
         "unknown property my.own.thing is ignored",
     ]
     assert config.explicit == {}
+
+
+def test_a_misspelt_name_is_reported_with_an_invalid_value():
+    with pytest.raises(InvalidConfigError) as refused:
+        parse_config({"listners": "PLAINTEXT://:1", "num.partitions": "x", "log.retention.hours": "y"})
+    assert [str(error).partition(" for ")[0] for error in refused.value.errors] == [
+        "Invalid value x",
+        "Invalid value y",
+        "unknown property listners is ignored, did you mean listeners?",
+    ]
 
 
 def test_files_and_overrides(tmp_path):

@@ -127,8 +127,11 @@ def test_listeners_of_controllers_are_left_out():
 def test_the_inter_broker_listener_must_be_advertised():
     with pytest.raises(PropertyError, match=r"inter\.broker\.listener\.name: must be one of: PLAINTEXT"):
         endpoints(inter_broker_listener_name="SSL")
-    with pytest.raises(PropertyError, match="because no listener is named PLAINTEXT"):
+    cause = "because no listener is named PLAINTEXT; set "
+    with pytest.raises(PropertyError, match=rf"{cause}inter\.broker\.listener\.name=A$"):
         parse_config({"listener.security.protocol.map": "A:PLAINTEXT", "listeners": "A://:1"})
+    with pytest.raises(PropertyError, match=rf"{cause}security\.inter\.broker\.protocol=SSL$"):
+        parse_config({"listeners": "SSL://127.0.0.1:1"})
     with pytest.raises(PropertyError, match=r"together with security\.inter\.broker\.protocol"):
         endpoints(inter_broker_listener_name="PLAINTEXT", security_inter_broker_protocol="PLAINTEXT")
 

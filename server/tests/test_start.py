@@ -34,6 +34,12 @@ def test_a_port_in_use_is_reported():
             OdradekBroker({"listeners": listeners}).__enter__()
 
 
+def test_an_address_of_another_machine_is_reported():
+    reason = "no network interface of this machine has the address: change listeners"
+    with pytest.raises(BrokerFailedError, match=reason):
+        OdradekBroker({"listeners": "PLAINTEXT://203.0.113.1:9092"}).__enter__()
+
+
 def test_a_data_directory_in_use_prevents_the_start(tmp_path):
     with OdradekBroker(directory=tmp_path / "one") as broker, pytest.raises(BrokerFailedError, match="did not start"):
         OdradekBroker({"log.dirs": str(broker.data_dir)}).__enter__()

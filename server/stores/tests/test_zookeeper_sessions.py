@@ -312,6 +312,17 @@ def test_a_start_without_zookeeper_fails_with_the_remedy(reactor, address, reaso
     reactor.run(store.close())
 
 
+def test_a_long_wait_for_zookeeper_is_logged(reactor, caplog, monkeypatch):
+    monkeypatch.setattr("odradek.server.stores.zookeeper.store._REPORT_WAIT_S", 0.1)
+    address = f"127.0.0.1:{find_port()}"
+    store = ZooKeeperStore(make_settings(address, connection_timeout_ms=400), reactor)
+    with pytest.raises(StoreUnavailableError):
+        reactor.run(store.connect())
+    line = f"waiting for ZooKeeper zookeeper.connect={address} timeout_ms=400 reason=Connection refused"
+    assert caplog.messages == [line]
+    reactor.run(store.close())
+
+
 def test_a_server_that_does_not_answer_is_noticed(server, reactor):
     store = open_store(server.connect, reactor)
     events: list[SessionEvent] = []

@@ -48,6 +48,9 @@ logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S: Final = 5.0
 """Limit for closing the session. Without a connection it ends by its timeout."""
 
+_REPORT_WAIT_S: Final = 2.0
+"""Wait for a connection after which the log has a line about it."""
+
 KINDS: Final = {
     "CREATED": WatchKind.CREATED,
     "DELETED": WatchKind.DELETED,
@@ -115,6 +118,7 @@ class ZooKeeperStore(MetadataStore):
         opening: Deferred[None] = Deferred()
         self._opening = opening
         client = self._client = self._make_client(settings, self._reactor, self)
+        report = self._reactor.callLater(_REPORT_WAIT_S, self._report_wait, client)
         timeout = self._reactor.callLater(settings.connection_timeout_ms / 1000, self._give_up, client)
         client.start()
         try:
@@ -125,8 +129,17 @@ class ZooKeeperStore(MetadataStore):
             client.stop(_do_nothing)
             raise
         finally:
-            if timeout.active():
-                timeout.cancel()
+            for call in (report, timeout):
+                if call.active():
+                    call.cancel()
+
+    def _report_wait(self, client: ZooKeeperClient) -> None:
+        logger.warning(
+            "waiting for ZooKeeper zookeeper.connect=%s timeout_ms=%d reason=%s",
+            self._settings.connect,
+            self._settings.connection_timeout_ms,
+            client.last_error or "no response",
+        )
 
     def _give_up(self, client: ZooKeeperClient) -> None:
         settings = self._settings
