@@ -48,6 +48,8 @@ def fill(kafka: ApacheKafkaBroker) -> None:
     alter(server, *metrics, "all of a/b", "--add-config", "metrics=[a.,b],match=[client_id=x],interval.ms=1000")
     alter(server, *metrics, "gone", "--add-config", "interval.ms=1000")
     alter(server, *metrics, "gone", "--delete-config", "interval.ms")
+    group = ("--entity-type", "groups", "--entity-name", "billing")
+    alter(server, *group, "--add-config", "consumer.session.timeout.ms=50000")
     acls = ("--bootstrap-server", server)
     rules = ("--allow-principal", "User:alice", "--deny-principal", "User:bob", "--deny-host", "10.0.0.9")
     tools.run(tools.ACLS, *acls, "--add", *rules, "--operation", "All", "--topic", "orders", "--group", "*")
@@ -97,4 +99,6 @@ def test_users_quotas_and_acls_are_those_of_kafka(tmp_path: Path, clean: bool) -
                 log_in(broker.addresses[1], user, mechanism)
             broker.restart(clean=clean)
         log = broker.log_text()
-    assert "acls=6" in log and "not adopted" not in log
+    not_adopted = [line for line in log.splitlines() if "not adopted" in line]
+    assert "acls=6" in log and len(not_adopted) == 1
+    assert "configurations of groups are not adopted" in not_adopted[0] and "count=1: billing" in not_adopted[0]

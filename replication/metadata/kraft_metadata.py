@@ -40,6 +40,7 @@ _SEGMENT = re.compile(r"(\d{20})\.log")
 _TOPIC_RESOURCE = 2
 _BROKER_RESOURCE = 4
 _CLIENT_METRICS_RESOURCE = 16
+_GROUP_RESOURCE = 32
 
 
 class TopicRecord(Message, key=2, flexible=0):
@@ -175,6 +176,7 @@ class KraftMetadata:
     topic_configs: explicit configuration by topic, only of topics that have one
     broker_configs: dynamic configuration by broker id; None is the cluster-wide default
     client_metrics: subscriptions of client metrics by name
+    group_configs: configurations of groups, which are not adopted
     next_producer_id: above all allocated producer ids
     security: ACLs, SCRAM credentials, quotas and delegation tokens
     end_offset: offset after the last record; 0 for a log without records
@@ -185,6 +187,7 @@ class KraftMetadata:
         self.topic_configs: dict[str, dict[str, str]] = {}
         self.broker_configs: dict[int | None, dict[str, str]] = {}
         self.client_metrics: dict[str, dict[str, str]] = {}
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.next_producer_id = 0
         self.security = KraftSecurity()
         self.end_offset = 0
@@ -255,6 +258,8 @@ class KraftMetadata:
             _set(self.broker_configs, int(name) if name else None, record)
         elif record.resource_type == _CLIENT_METRICS_RESOURCE:
             _set(self.client_metrics, record.resource_name, record)
+        elif record.resource_type == _GROUP_RESOURCE:
+            _set(self.group_configs, record.resource_name, record)
 
 
 def _set(table: dict[K, dict[str, str]], key: K, record: ConfigRecord) -> None:

@@ -112,6 +112,13 @@ class Adoption:
         refused = await controller.create_topics(topics)
         for name, reason in refused.items():
             raise _not_adopted(name, reason)
+        if self.kraft is not None and (groups := self.kraft.group_configs):
+            logger.warning(
+                "configurations of groups are not adopted, because they apply to the consumer group protocol of "
+                "KIP-848, which this broker does not have count=%d: %s",
+                len(groups),
+                format_names(sorted(groups)),
+            )
         names = sorted(new.topic.name for new in topics)
         logger.info("adopted topics found in log.dirs count=%d: %s", len(names), format_names(names))
         if names and self.kraft is None:

@@ -5,7 +5,7 @@ from odradek.protocol.codec_source import write_varint
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata.kraft_metadata import DIRECTORY, ConfigRecord, PartitionRecord, TopicRecord
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 
 
 def framed(record, version=None, record_type=None, frame_version=1):

@@ -14,7 +14,7 @@ from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.metadata.updates import LocalPublisher
 from odradek.replication.replicas.adoption import SUSPENDED, Adoption, is_in_progress
-from odradek.replication.tests.kraft import BROKER, TOPIC, config, framed, topic
+from odradek.replication.tests.kraft import BROKER, GROUP, TOPIC, config, framed, topic
 from odradek.replication.tests.support import broker
 
 A, B, NEW = bytes(15) + b"a", bytes(15) + b"b", bytes(15) + b"n"
@@ -52,6 +52,14 @@ class Start:
 
 def warnings(caplog, text):
     return [one.message for one in caplog.records if one.levelno == logging.WARNING and text in one.message]
+
+
+def test_configurations_of_groups_that_are_not_adopted_are_named(caplog):
+    records = [*topic("t", A), config(GROUP, "billing", "consumer.session.timeout.ms", "50000")]
+    records += [config(GROUP, "gone", "a", "b"), config(GROUP, "gone", "a", None)]
+    Start(records).adopt(("t", 0, A))
+    [line] = warnings(caplog, "configurations of groups")
+    assert line.endswith("which this broker does not have count=1: billing")
 
 
 # Without Apache Kafka's metadata
