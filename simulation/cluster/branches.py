@@ -78,7 +78,8 @@ class Branches:
         if self._untruncated:
             elections, self._untruncated = self._untruncated, []
             for election in elections:
-                if all(_has_truncated(broker, election) for broker in brokers):
+                # Until then a leader that has been replaced without its notice still writes records.
+                if election.settled is not None and all(_has_truncated(broker, election) for broker in brokers):
                     election.truncated = moment()
                 else:
                     self._untruncated.append(election)

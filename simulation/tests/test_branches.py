@@ -120,17 +120,21 @@ def test_an_election_is_settled_when_no_broker_leads_in_an_earlier_epoch(broker)
 @pytest.mark.parametrize("change", [{"latest_epoch": 3}, {"log_end_offset": 6}])
 def test_lost_records_are_gone_when_all_brokers_have_truncated_their_logs(broker, change):
     broker.log.__dict__.update(change)
-    assert observed(broker) == (None, NOW)
-    assert observed(broker, kept_end=None) == (None, None)
-    broker.is_up = False
+    # Its leader may still write more.
     assert observed(broker) == (None, None)
+    broker.replica.is_leader = False
+    assert observed(broker) == (NOW, NOW)
+    assert observed(broker, kept_end=None) == (NOW, None)
+    broker.is_up = False
+    assert observed(broker) == (NOW, None)
 
 
 def test_a_log_in_an_offline_directory_may_have_lost_records(broker):
+    broker.replica.is_leader = False
     del broker.table.logs["t", 0]
-    assert observed(broker) == (None, NOW)
+    assert observed(broker) == (NOW, NOW)
     broker.table.offline["t", 0] = "/data1/t-0"
-    assert observed(broker) == (None, None)
+    assert observed(broker) == (NOW, None)
 
 
 class Starting:
