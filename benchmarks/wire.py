@@ -16,10 +16,11 @@ from typing import NamedTuple
 import crc32c
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
-FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID, END_TXN = 10, 18, 22, 26
+OFFSET_COMMIT, FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID, END_TXN = 8, 10, 18, 22, 26
 CLIENT_ID = b"benchmarks"
 TOPIC_ALREADY_EXISTS = 36
 UNKNOWN_TOPIC = 3
+NO_COORDINATOR = (14, 15, 16)
 FETCH_MAX_WAIT_MS = 500
 NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -291,6 +292,20 @@ class Admin:
             if time.monotonic() > deadline:
                 raise WireError(f"no coordinator for transactions: error {code}")
             time.sleep(0.05)
+
+    def commit_offset(self, group: str, topic: str) -> None:
+        """Commit offset 0 of partition 0 of a topic for a group without members (OffsetCommit 2)."""
+        body = _string(group) + struct.pack(">i", -1) + _string("") + struct.pack(">qi", -1, 1)
+        body += _string(topic) + struct.pack(">iiqh", 1, 0, 0, -1)
+        deadline_s = time.monotonic() + 20
+        while (error := int.from_bytes(self.call(OFFSET_COMMIT, 2, body)[-2:], "big", signed=True)) in NO_COORDINATOR:
+            if time.monotonic() > deadline_s:
+                break
+            # Creates the topic of the offsets.
+            self.call(FIND_COORDINATOR, 0, _string(group))
+            time.sleep(0.1)
+        if error:
+            raise WireError(f"OffsetCommit of {group}: error {error}")
 
     def end_offset(self, topic: str, partition: int) -> int:
         """Return the offset of the next record (ListOffsets 1, timestamp -1)."""

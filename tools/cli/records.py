@@ -335,8 +335,8 @@ def _make_writer(
     if template is not None:
         return FormattedWriter(stream, decoding, accept, parse_template(template, null_text))
     separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
-    if separator is None and accept is None and decoding.changes_nothing and not is_terminal:
-        return PlainWriter(stream, null_text)
+    if accept is None and decoding.changes_nothing and not is_terminal:
+        return PlainWriter(stream, null_text, separator)
     most = _UNLIMITED // 8 if is_full else _SHOWN_CHARACTERS
     shorten = make_shortener(most, make_printable) if is_terminal else None
     return FormattedWriter(stream, decoding, accept, make_line_format(separator, null_text, shorten))

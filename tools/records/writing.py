@@ -1,6 +1,7 @@
 """Batches of records to a stream, in large pieces."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from typing import BinaryIO, Protocol
 
 from confluent_kafka import Message
@@ -21,25 +22,35 @@ class RecordWriter(Protocol):
 
 
 class PlainWriter:
-    """Writes values as lines without looking at them: the usual command, whose cost for each record counts."""
+    """Writes values as lines, or keys and values, without looking at them: the usual commands, whose cost for each
+    record counts.
+    """
 
-    def __init__(self, stream: BinaryIO, null: bytes) -> None:
+    def __init__(self, stream: BinaryIO, null: bytes, key_separator: bytes | None = None) -> None:
         self._stream = stream
         self._null = null
+        self._key_separator = key_separator
 
     def write(self, messages: Sequence[Message], most: int) -> tuple[int, int, int]:
         """Write at most `most` records."""
         taken = messages if len(messages) <= most else messages[:most]
         if not taken:
             return 0, 0, 0
-        values = [*map(Message.value, taken)]
-        try:
-            data = b"\n".join(values)  # type: ignore[arg-type]  # a None raises TypeError
-        except TypeError:
-            data = b"\n".join([self._null if value is None else value for value in values])
+        values: list[bytes | None] = [*map(Message.value, taken)]
+        if self._key_separator is None:
+            data = self._join(b"\n", values) + b"\n"
+        else:
+            keys = map(Message.key, taken)
+            lines = zip(keys, repeat(self._key_separator), values, repeat(b"\n"))
+            data = self._join(b"", [*chain.from_iterable(lines)])
         self._stream.write(data)
-        self._stream.write(b"\n")
-        return len(taken), len(taken), len(data) + 1
+        return len(taken), len(taken), len(data)
+
+    def _join(self, separator: bytes, parts: Sequence[bytes | None]) -> bytes:
+        try:
+            return separator.join(parts)  # type: ignore[arg-type]  # a None raises TypeError
+        except TypeError:
+            return separator.join([self._null if part is None else part for part in parts])
 
 
 class FormattedWriter:
