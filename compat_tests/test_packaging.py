@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,16 @@ def test_the_unit_starts_a_broker_that_can_write_its_data():
     assert (unit["Service", "Restart"], unit["Service", "RestartPreventExitStatus"]) == (["on-failure"], ["2"])
     assert unit["Service", "User"] == unit["Service", "Group"] == ["odradek"]
     assert "\nu odradek " in (PACKAGING / "odradek.sysusers").read_text("ascii")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path):
+    text = (PACKAGING / "odradek.service").read_text("ascii")
+    unit = tmp_path / "odradek.service"
+    # The command must exist.
+    unit.write_text(text.replace("/usr/local/bin/odradek", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["server.properties", "container.properties"])
