@@ -95,7 +95,7 @@ def shell(tmp_path: Path, monkeypatch) -> Iterator[PageShell]:
     profiles.write_text(f'[default]\nbootstrap.servers = "127.0.0.1:{port}"\n')
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("ODRADEK_PROFILE", raising=False)
-    shell = PageShell(tmp_path, {":9092": f":{port}", ":9192": f":{second_port}"}, log_pattern="broker.log")
+    shell = PageShell(tmp_path, {":9092": f":{port}", ":9192": f":{second_port}"}, log_pattern="*.log")
     yield shell
     shell.kill("broker.pid")
     shell.kill("second.pid")
