@@ -325,7 +325,10 @@ def own_queries() -> list[str]:
     """The queries of docs/monitoring/dashboard.json, for all brokers, without those of errors and of followers."""
     dashboard = json.loads((MONITORING / "dashboard.json").read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    return [query.replace("$instance", ".*") for query in queries if "errors_total" not in query]
+    variables = {"$instance": ".*", "$__rate_interval": "1m"}
+    for name, value in variables.items():
+        queries = [query.replace(name, value) for query in queries]
+    return [query for query in queries if "errors_total" not in query]
 
 
 def dashboard_queries() -> list[str]:
