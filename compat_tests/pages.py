@@ -9,17 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import odradek
-from compat_tests.apache_kafka import tools
 
 TIMEOUT_S = 180
 COMMANDS = {
     "odradek": [sys.executable, "-m", "odradek"],
     "python": [sys.executable],
-    "kafka-console-consumer.sh": tools.CONSOLE_CONSUMER,
-    "kafka-console-producer.sh": tools.CONSOLE_PRODUCER,
-    "kafka-leader-election.sh": tools.LEADER_ELECTION,
-    "kafka-reassign-partitions.sh": tools.REASSIGN_PARTITIONS,
-    "kafka-topics.sh": tools.TOPICS,
 }
 
 
@@ -47,8 +41,7 @@ class PageShell:
         commands = directory / "bin"
         commands.mkdir()
         for name, command in COMMANDS.items():
-            words = tools.command(command, []) if isinstance(command, str) else command
-            (commands / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            (commands / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
             (commands / name).chmod(0o755)
         self._environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"}
 

@@ -54,21 +54,21 @@ def test_the_commands_of_the_page(shell):
 
     run_next("cat > broker-$id.properties")
     run_next("odradek start")
-    assert "Created topic orders." in run_next("kafka-topics.sh")
+    assert "topic orders created with 6 partitions, 3 replicas" in run_next("topic create")
     table, _, document = run_next("--json").partition("{")
     assert "brokers           3\n" in table and "partitions        8 in 2 topics\n" in table
     assert json.loads("{" + document)["healthy"]
     run_next("broker.id=4")
-    run_next("--generate")
+    run_next("reassign plan")
     assert any(
         "4" in str(row["replicas"]) for row in json.loads((shell.directory / "plan.json").read_text())["partitions"]
     )
     assert list((shell.directory / "data-4").glob("orders-*"))
-    run_next("alter-reassignments")
+    run_next("reassign apply move.json")
     assert "brokers           4\n" in run_next("rm -r data-2")
     assert list((shell.directory / "data-2").glob("orders-*"))
     run_next("for id in 1 2 3 4")
-    run_next("kafka-leader-election.sh")
+    run_next("partition elect")
     run_next("for id in 4 3 2 1")
     assert list(blocks) == []
 
