@@ -49,7 +49,7 @@ def find_class_path() -> str:
         jars = [jar for name in _JARS for jar in sorted(Path(root, "jars").glob(f"{name}*.jar"))]
         if jars:
             return os.pathsep.join(map(str, jars))
-    raise ZooKeeperServerError("ZooKeeper's jars are not available; install them with: pip install odradek[spark]")
+    raise ZooKeeperServerError("ZooKeeper's jars are not available; install them with: pip install 'odradek[spark]'")
 
 
 def find_java() -> str:

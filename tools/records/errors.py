@@ -12,7 +12,7 @@ def require_package(name: str) -> None:
     try:
         import_module(name)
     except ModuleNotFoundError:
-        raise InvalidOptionError(f"the format needs the package {name}: pip install odradek[schemas]") from None
+        raise InvalidOptionError(f"the format needs the package {name}: pip install 'odradek[schemas]'") from None
 
 
 class UndecodableError(Exception):
