@@ -19,6 +19,7 @@ CLIENTS: Final = (
     ),
     ("kcat", "1.7", "produce, consume, metadata"),
     ("Spark (`spark-sql-kafka-0-10`)", "4.0.0", "batch and streaming, read and write"),
+    ("kminion and kafka_exporter, by hand", "November 2026", "lag of groups, topics, kminion's end-to-end test"),
 )
 """Name, version, and the features that the tests in `compat_tests/` and `spark_it/` use."""
 
