@@ -2,6 +2,7 @@
 
 - `text_lines`: lines for people
 - `json_lines`: lines for programs (`log.format=json`)
+- `journal_lines`: lines with a priority, for the journal of systemd
 - `request_log`: slow requests, or all of them, with the times of their stages
 - `setup`: levels, and the destination of all events
 """

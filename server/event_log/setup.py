@@ -2,6 +2,7 @@
 
 import io
 import logging
+import os
 from typing import Final, TextIO
 
 from odradek.server.event_log.text_lines import TextFormatter
@@ -18,7 +19,7 @@ def configure_logging(level: str, stream: TextIO, log_format: str = "text") -> N
         # A character that the stream's encoding lacks is escaped; otherwise its line would be lost.
         stream.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_make_formatter(log_format))
+    handler.setFormatter(_make_formatter(log_format, stream))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -26,10 +27,16 @@ def configure_logging(level: str, stream: TextIO, log_format: str = "text") -> N
     logging.raiseExceptions = False
 
 
-def _make_formatter(log_format: str) -> logging.Formatter:
-    if log_format == "text":
-        return TextFormatter()
-    # Imported here because a log of text does not need it.
-    from odradek.server.event_log.json_lines import JsonFormatter
+def _make_formatter(log_format: str, stream: TextIO) -> logging.Formatter:
+    formatter: logging.Formatter = TextFormatter()
+    # Imported here because a log of text in another place does not need them.
+    if log_format != "text":
+        from odradek.server.event_log.json_lines import JsonFormatter
 
-    return JsonFormatter()
+        formatter = JsonFormatter()
+    if "JOURNAL_STREAM" in os.environ:
+        from odradek.server.event_log.journal_lines import JournalFormatter, is_journal
+
+        if is_journal(stream, os.environ):
+            formatter = JournalFormatter(formatter)
+    return formatter

@@ -1,6 +1,7 @@
 """Command line of the broker: arguments, errors, properties, and lines of the log."""
 
 import logging
+import signal
 import subprocess
 import sys
 from io import StringIO
@@ -24,6 +25,21 @@ def run(*arguments):
 def test_version():
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"odradek {odradek.__version__}\n")
+
+
+def test_the_first_process_of_a_container_ends_by_sigterm_before_the_start():
+    """The kernel ignores a signal without a handler for the process 1."""
+    script = (
+        "import os, signal, sys, time\n"
+        "os.getpid = lambda: 1\n"
+        "from odradek import __main__\n"
+        "from odradek.server import cli\n"
+        "cli.main = lambda: (signal.raise_signal(signal.SIGTERM), time.sleep(60))\n"
+        "sys.argv = ['odradek', 'start']\n"
+        "__main__.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], timeout=60, check=False)
+    assert done.returncode == 128 + signal.SIGTERM
 
 
 def test_a_bad_value_exits_with_code_2_and_one_line():

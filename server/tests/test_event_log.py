@@ -5,6 +5,7 @@ import io
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections import defaultdict
@@ -55,6 +56,35 @@ def events(root_logger):
         return event
 
     return log
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_lines_in_the_journal_have_their_priority(root_logger, tmp_path, monkeypatch, log_format):
+    with (tmp_path / "journal").open("w+") as stream:
+        file = os.fstat(stream.fileno())
+        monkeypatch.setenv("JOURNAL_STREAM", f"{file.st_dev}:{file.st_ino}")
+        configure_logging("debug", stream, log_format)
+        logger = logging.getLogger("odradek.x")
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+            logger.log(level, "event")
+        try:
+            raise ValueError
+        except ValueError:
+            logger.exception("failed")
+        stream.seek(0)
+        lines = stream.read().splitlines()
+    assert [line[:3] for line in lines[:5]] == ["<7>", "<6>", "<4>", "<3>", "<2>"]
+    assert all(line.startswith("<3>") for line in lines[5:]) and ("ValueError" in lines[-1])
+
+
+def test_lines_elsewhere_have_no_priority(root_logger, tmp_path, monkeypatch):
+    monkeypatch.setenv("JOURNAL_STREAM", "1:2")
+    with (tmp_path / "log").open("w+") as stream:
+        configure_logging("info", stream)
+        logging.getLogger("odradek.x").info("event")
+        stream.seek(0)
+        assert stream.read().endswith(" INFO x event\n") and not stream.read().startswith("<")
+    configure_logging("info", io.StringIO())
 
 
 def test_an_event_is_an_object_with_the_pairs_as_fields(events):
