@@ -68,7 +68,7 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
         if position == "offset":
             return scanner.scan_forward(dict.fromkeys(partitions, _parse_offset(at)))
         if position == "time":
-            return scanner.scan_forward(_find_time(cluster, name, ranges, partitions, at))
+            return scanner.scan_forward(*_find_time(cluster, name, ranges, partitions, at))
         return scanner.scan_backward({one: ranges.end[one] for one in partitions})
 
     return get_console().read_now(work)
@@ -139,7 +139,7 @@ def fetch_ranges(cluster: Cluster, name: str, isolation_level: int = READ_UNCOMM
     if isolation_level == READ_COMMITTED:
         found = fetch_offsets(cluster, dict.fromkeys(end, LATEST), leaders, READ_COMMITTED, problems)
         end = {key: one.offset for key, one in found.items()}
-    online = sorted(partition for topic, partition in leaders if (topic, partition) in first.keys() & end.keys())
+    online = sorted(partition for _, partition in first.keys() & end.keys())
     return Ranges(
         {one: leaders[name, one] for one in online},
         {one: first[name, one] for one in online},
@@ -187,14 +187,17 @@ def _parse_offset(text: str) -> int:
     return int(text)
 
 
-def _find_time(cluster: Cluster, name: str, ranges: Ranges, partitions: list[int], text: str) -> dict[int, int]:
-    """Return the first offsets at or after a time."""
+def _find_time(
+    cluster: Cluster, name: str, ranges: Ranges, partitions: list[int], text: str
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the first offsets at or after a time, and the timestamps of the records there."""
     time_ms = parse_time(text)
     keys = {(name, one): ranges.leaders[one] for one in partitions}
     found = fetch_offsets(cluster, dict.fromkeys(keys, time_ms), keys)
-    return {
+    positions = {
         partition: one.offset if one.offset >= 0 else ranges.end[partition] for (_, partition), one in found.items()
     }
+    return positions, {partition: one.timestamp_ms for (_, partition), one in found.items()}
 
 
 def _find_record(name: str, partition: int, offset: int) -> tuple[Record, bool]:
