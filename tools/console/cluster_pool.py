@@ -10,6 +10,9 @@ from odradek.tools.kafka.connection_errors import NoResponseError
 MOST_CONCURRENT: Final = 6
 """Fewer than the threads of the web server, so that pages without Kafka are served while brokers do not answer."""
 
+MOST_SEARCHES: Final = MOST_CONCURRENT // 2
+"""Searches of records, which take seconds, so that other pages have connections meanwhile."""
+
 CACHE_S: Final = 3.0
 _ERROR_CACHE_S: Final = 1.0
 _MOST_ENTRIES: Final = 300
@@ -45,8 +48,25 @@ class ClusterPool:
         self._monotonic = monotonic
         self._busy_after_s = busy_after_s
         self._slots = threading.BoundedSemaphore(MOST_CONCURRENT)
+        self._searches = threading.BoundedSemaphore(MOST_SEARCHES)
+        # Searches that wait occupy threads of the web server.
+        self._admitted_searches = threading.BoundedSemaphore(2 * MOST_SEARCHES)
         self._lock = threading.Lock()
         self._idle: list[_Pooled] = []
+
+    def search(self, work: Callable[[Cluster], T]) -> T:
+        """Call `work`, which may take seconds, with a cluster. Raises BusyError and what `work` raises."""
+        if not self._admitted_searches.acquire(blocking=False):
+            raise BusyError("too many searches wait")
+        try:
+            if not self._searches.acquire(timeout=self._busy_after_s):
+                raise BusyError(f"{MOST_SEARCHES} searches are running")
+            try:
+                return self.run(work)
+            finally:
+                self._searches.release()
+        finally:
+            self._admitted_searches.release()
 
     def run(self, work: Callable[[Cluster], T], *, is_change: bool = False) -> T:
         """Call `work` with a cluster. A change is never repeated. Raises BusyError and what `work` raises."""

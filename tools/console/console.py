@@ -72,6 +72,10 @@ class Console:
         """Return the result of `work`, not cached."""
         return self._pool.run(work)
 
+    def search(self, work: Callable[[Cluster], T]) -> T:
+        """Return the result of `work`, which may take seconds, not cached."""
+        return self._pool.search(work)
+
     def change(self, work: Callable[[Cluster], T]) -> T:
         """Change the cluster; pages show its state after it."""
         try:

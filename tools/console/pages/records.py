@@ -71,7 +71,8 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
             return scanner.scan_forward(*_find_time(cluster, name, ranges, partitions, at))
         return scanner.scan_backward({one: ranges.end[one] for one in partitions})
 
-    return get_console().read_now(work)
+    console = get_console()
+    return console.search(work) if needle else console.read_now(work)
 
 
 @records.get("/topics/<name>/records/<int:partition>/<int:offset>")
@@ -115,11 +116,11 @@ def show_new(name: str) -> Response:
     needle = request.args.get("filter", "").encode()
     ranges = _read_ranges(name)
     positions = parse_positions(request.args.get("after", ""), ranges)
-    scan = console.read_now(
-        lambda cluster: Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas).scan_forward(
-            positions
-        )
-    )
+
+    def work(cluster: Cluster) -> Scan:
+        return Scanner(cluster, name, ranges, needle, time.monotonic, console.schemas).scan_forward(positions)
+
+    scan = console.search(work) if needle else console.read_now(work)
     rows = render("record_rows.html", name=name, records=list(reversed(scan.records)))
     return jsonify(rows=rows, count=len(scan.records), after=format_positions(scan.after))
 

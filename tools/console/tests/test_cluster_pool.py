@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from odradek.tools.console.cluster_pool import CACHE_S, MOST_CONCURRENT, BusyError, Cache, ClusterPool
+from odradek.tools.console.cluster_pool import CACHE_S, MOST_CONCURRENT, MOST_SEARCHES, BusyError, Cache, ClusterPool
 from odradek.tools.kafka.cluster import RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
 
@@ -98,6 +98,36 @@ def test_work_is_bounded():
     for thread in threads:
         thread.join()
     it.pool.run(lambda cluster: None)
+
+
+def test_searches_use_half_of_the_connections():
+    it = Fixture(busy_after_s=60.0)
+    running, leave = threading.Semaphore(0), threading.Event()
+
+    def wait(cluster):
+        running.release()
+        leave.wait()
+
+    def search():
+        try:
+            it.pool.search(wait)
+        except BusyError:
+            refused.release()
+
+    refused = threading.Semaphore(0)
+    threads = [threading.Thread(target=search) for _ in range(3 * MOST_SEARCHES)]
+    for thread in threads:
+        thread.start()
+    # A third runs, a third waits, and a third is refused.
+    for _ in range(MOST_SEARCHES):
+        running.acquire()
+        refused.acquire()
+    assert it.pool.run(lambda cluster: "done") == "done"
+    assert not running.acquire(blocking=False)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert it.pool.search(lambda cluster: "done") == "done"
 
 
 def test_results_are_cached_for_some_seconds_and_errors_for_one():
