@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.profile import ProfileError
 
 MOST_CONCURRENT: Final = 6
 """Fewer than the threads of the web server, so that pages without Kafka are served while brokers do not answer."""
@@ -14,6 +16,12 @@ MOST_SEARCHES: Final = MOST_CONCURRENT // 2
 """Searches of records, which take seconds, so that other pages have connections meanwhile."""
 
 CACHE_S: Final = 3.0
+STALE_S: Final = 7.0
+"""Time for which an expired result may be shown while the next one is loaded."""
+
+_SLOW_S: Final = 0.05
+"""Least time of a load that callers do not wait for again. Small clusters are always shown as they are."""
+
 _ERROR_CACHE_S: Final = 1.0
 _MOST_ENTRIES: Final = 300
 _BUSY_AFTER_S: Final = 3.0
@@ -85,8 +93,6 @@ class ClusterPool:
             self._slots.release()
 
     def _use(self, pooled: _Pooled, work: Callable[[Cluster], T]) -> T:
-        from odradek.tools.kafka.cluster import RequestError
-
         try:
             result = work(pooled.cluster)
         except RequestError:
@@ -117,14 +123,21 @@ class ClusterPool:
             surplus.cluster.close()
 
 
+class _Loaded(NamedTuple):
+    """A result or an error of a load that took `took_s`."""
+
+    result: Any
+    error: NoResponseError | None
+    expires_at: float
+    took_s: float
+
+
 class _Entry:
     """A cached result or error; `lock` is held while it is loaded."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.expires_at = float("-inf")
-        self.result: Any = None
-        self.error: NoResponseError | None = None
+        self.loaded: _Loaded | None = None
 
 
 class Cache:
@@ -136,8 +149,10 @@ class Cache:
         self._lock = threading.Lock()
         self._entries: dict[Hashable, _Entry] = {}
 
-    def get(self, key: Hashable, load: Callable[[], T], ttl_s: float = CACHE_S) -> T:
+    def get(self, key: Hashable, load: Callable[[], T], ttl_s: float = CACHE_S, stale_s: float = 0.0) -> T:
         """Return the result of `load`, or that of an earlier call. A NoResponseError is repeated for a second.
+
+        A result that took long to load is returned for `stale_s` longer, while a thread loads the next one.
 
         Raises BusyError if another caller waits for the result too long.
         """
@@ -146,23 +161,47 @@ class Cache:
             if entry is None:
                 self._evict()
                 entry = self._entries[key] = _Entry()
+        loaded = entry.loaded
+        if loaded is not None and self._is_usable_while_loading(loaded, stale_s):
+            stale: T = loaded.result
+            if entry.lock.acquire(blocking=False):
+                threading.Thread(target=self._reload, args=(entry, load, ttl_s), name="reload", daemon=True).start()
+            return stale
         # Without the limit, callers of one slow page would occupy all threads of the web server.
         if not entry.lock.acquire(timeout=self._busy_after_s):
             raise BusyError("the cluster takes long to answer")
         try:
-            if self._monotonic() >= entry.expires_at:
-                try:
-                    entry.result, entry.error = load(), None
-                    entry.expires_at = self._monotonic() + ttl_s
-                except NoResponseError as error:
-                    entry.result, entry.error = None, error
-                    entry.expires_at = self._monotonic() + _ERROR_CACHE_S
-            if entry.error is not None:
-                raise entry.error
-            result: T = entry.result
+            loaded = entry.loaded
+            if loaded is None or self._monotonic() >= loaded.expires_at:
+                loaded = entry.loaded = self._load(load, ttl_s)
         finally:
             entry.lock.release()
+        if loaded.error is not None:
+            raise loaded.error
+        result: T = loaded.result
         return result
+
+    def _is_usable_while_loading(self, loaded: _Loaded, stale_s: float) -> bool:
+        is_slow = loaded.error is None and loaded.took_s >= _SLOW_S
+        return is_slow and loaded.expires_at <= self._monotonic() < loaded.expires_at + stale_s
+
+    def _reload(self, entry: _Entry, load: Callable[[], Any], ttl_s: float) -> None:
+        """Load an entry whose lock the caller has acquired."""
+        try:
+            # Other errors are those of the next caller that has to wait for the result.
+            with suppress(BusyError, RequestError, ProfileError):
+                entry.loaded = self._load(load, ttl_s)
+        finally:
+            entry.lock.release()
+
+    def _load(self, load: Callable[[], Any], ttl_s: float) -> _Loaded:
+        began_s = self._monotonic()
+        try:
+            result, error = load(), None
+        except NoResponseError as failure:
+            result, error, ttl_s = None, failure, _ERROR_CACHE_S
+        now_s = self._monotonic()
+        return _Loaded(result, error, now_s + ttl_s, now_s - began_s)
 
     def clear(self) -> None:
         """Forget everything, because the cluster was changed."""
@@ -172,5 +211,9 @@ class Cache:
     def _evict(self) -> None:
         now = self._monotonic()
         if len(self._entries) >= _MOST_ENTRIES:
-            fresh = {key: entry for key, entry in self._entries.items() if entry.expires_at > now}
+            fresh = {
+                key: entry
+                for key, entry in self._entries.items()
+                if entry.loaded is not None and entry.loaded.expires_at > now
+            }
             self._entries = fresh if len(fresh) < _MOST_ENTRIES else {}
