@@ -2,6 +2,7 @@
 
 import socket
 from contextlib import ExitStack
+from html import unescape
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -63,6 +64,9 @@ def test_transactions(console, broker, admin, unique):
         row = console.get(f"/transactions?search={unique}").find_row(unique)
         assert (row[1], row[4]) == ("Ongoing", "1")
         producer.abort()
+    stored = console.get(f"/topics/__transaction_state/records?filter={unique}").rows[1:]
+    assert all(unescape(row[2]) == f'{{"transactional_id": "{unique}"}}' for row in stored)
+    assert any('"transaction_status_name": "Ongoing"' in unescape(row[3]) for row in stored)
 
 
 def test_only_open_transactions_are_longer_than_their_timeout(console, broker, admin, unique):

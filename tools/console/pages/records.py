@@ -16,6 +16,7 @@ from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scan
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.offsets import LATEST, READ_COMMITTED, fetch_log_ranges, fetch_offsets, find_leaders
 from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
+from odradek.tools.logs.decoding import decoder_of
 
 records = Blueprint("records", __name__)
 
@@ -79,7 +80,8 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
 def show_one(name: str, partition: int, offset: int) -> str:
     """Show one record."""
     record, is_transactional = _find_record(name, partition, offset)
-    shown = show_record(partition, record, WHOLE_CHARACTERS, is_transactional, get_console().schemas)
+    schemas = get_console().schemas
+    shown = show_record(partition, record, WHOLE_CHARACTERS, is_transactional, schemas, decoder_of(name))
     return render("record.html", name=name, record=shown)
 
 

@@ -16,6 +16,7 @@ from odradek.tools.console.records.fetching import READ_UNCOMMITTED, Fetched, fe
 from odradek.tools.console.records.schemas import SchemaDecoder
 from odradek.tools.console.records.timestamps import fetch_newest_times, fetch_oldest_times
 from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.logs.decoding import decoder_of
 
 MOST_RECORDS: Final = 50
 SEARCHED_OFFSETS: Final = 10_000
@@ -156,6 +157,7 @@ class Scanner:
         self._needle = needle
         self._monotonic = monotonic
         self._schemas = schemas
+        self._decode = decoder_of(topic)
         self._give_up_at = monotonic() + MOST_SECONDS
 
     def scan_forward(self, positions: Positions, times: Mapping[int, int] | None = None) -> Scan:
@@ -284,7 +286,9 @@ class Scanner:
     def _show(self, found: _Found) -> ShownRecord:
         if isinstance(found, ShownRecord):
             return found
-        return show_record(found.partition, found.record, LIST_CHARACTERS, found.is_transactional, self._schemas)
+        return show_record(
+            found.partition, found.record, LIST_CHARACTERS, found.is_transactional, self._schemas, self._decode
+        )
 
     def _read(self, reading: _Reading, offsets: Positions, ends: Positions, *, keeps_first: bool) -> bool:
         """Read one response of each partition; return False if the scan must end."""
