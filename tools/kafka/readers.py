@@ -16,6 +16,9 @@ from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.configs import BROKER, fetch_configs
 
 LISTENER: Final = "metrics.listener"
+UNSUPPORTED: Final = "UNSUPPORTED"
+"""Code of the error that a broker reports no readers."""
+
 _TIMEOUT_S: Final = 10.0
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Without the proxy of the environment, which seldom reaches brokers."""
@@ -58,7 +61,7 @@ def find_metrics_urls(cluster: Cluster) -> list[str]:
     for name, host in hosts.items():
         text = next((one.value for one in configs[BROKER, name] if one.name == LISTENER), None)
         if not text:
-            raise RequestError("UNSUPPORTED", f"broker {name} has no {LISTENER}, which shows the positions of readers")
+            raise RequestError(UNSUPPORTED, f"broker {name} has no {LISTENER}, which shows the positions of readers")
         urls.append(make_url(text, host))
     return urls
 
