@@ -7,6 +7,7 @@ from flask import Blueprint, redirect, request
 from werkzeug.wrappers import Response
 
 from odradek.tools.console.console import get_console, render
+from odradek.tools.console.formats import format_count
 from odradek.tools.console.inputs import APPLY, InputError, read_text, require_number, restrict_to_changes
 from odradek.tools.console.pages.groups import GroupLag, find_group
 from odradek.tools.console.pages.records import parse_time
@@ -45,7 +46,7 @@ def reset() -> Returned:
     found = console.read_now(lambda cluster: find_group(cluster, name))
     try:
         if found.group.members:
-            raise InputError(f"The group has {len(found.group.members)} members; stop them before a reset.")
+            raise InputError(f"The group has {format_count(len(found.group.members), 'member')}; stop all before a reset.")
         if request.form.get("step") != APPLY:
             return _render(found, console.read_now(lambda cluster: _plan(cluster, found)))
         offsets = _read_offsets()
