@@ -60,9 +60,7 @@ class Console:
         """Return the time of the wall clock."""
         return int(self._now_s() * 1000)
 
-    def read(
-        self, key: Hashable, work: Callable[[Cluster], T], ttl_s: float = CACHE_S, stale_s: float = 0.0
-    ) -> T:
+    def read(self, key: Hashable, work: Callable[[Cluster], T], ttl_s: float = CACHE_S, stale_s: float = 0.0) -> T:
         """Return the result of `work`, which may be some seconds old. It must not be changed by the caller.
 
         With `stale_s` a thread may call `work` outside of a request (`Cache.get`).

@@ -32,10 +32,11 @@ def show() -> str:
     """Show the state of the cluster."""
     console = get_console()
     summary = read_summary(console)
-    disks = read_disks(console)
+    # Replicas in log directories are on the pages of brokers: their number grows with that of topics.
+    disks = read_disks(console, {})
     unhealthy = [topic for topic in summary.topics if topic.offline or topic.under_replicated]
     unhealthy.sort(key=lambda topic: (-topic.offline, -topic.under_replicated, topic.name))
-    return render("overview.html", summary=summary, disks=disks, unhealthy=unhealthy)
+    return render("overview.html", summary=summary, disks=disks, unhealthy=unhealthy, shows_replicas=False)
 
 
 @overview.get("/brokers/<int:broker_id>")
@@ -52,4 +53,4 @@ def show_broker(broker_id: int) -> str:
     disks = read_disks(console)
     log_dirs = [log_dir for log_dir in disks.log_dirs if log_dir.broker == broker_id]
     errors = {node: error for node, error in disks.errors.items() if node == broker_id}
-    return render("broker.html", broker=found[0], disks=Disks(log_dirs, errors), configs=configs)
+    return render("broker.html", broker=found[0], disks=Disks(log_dirs, errors), configs=configs, shows_replicas=True)
