@@ -25,11 +25,15 @@ _COLUMNS = ("name", "state", "type", "coordinator")
 
 
 class GroupLag(NamedTuple):
-    """A group with its partitions. `problems` are the reasons for which offsets are missing."""
+    """A group with its partitions. `problems` are the reasons for which offsets are missing.
+
+    is_described: False if only the state and the type of the group are known
+    """
 
     group: Group
     partitions: list[PartitionLag]
     problems: Sequence[str] = ()
+    is_described: bool = True
 
     @property
     def lag(self) -> int | None:
@@ -111,7 +115,7 @@ def find_group(cluster: Cluster, name: str) -> GroupLag:
         raise error or unknown_group(cluster, name)
     group = Group(name, listed.state, listed.type, "", listed.coordinator, [])
     reason = "" if error is None else f": {error}"
-    return GroupLag(group, [], [f"members and offsets, which the broker does not describe{reason}"])
+    return GroupLag(group, [], [f"members and offsets, which the broker does not describe{reason}"], False)
 
 
 def fetch_groups(cluster: Cluster, names: Any) -> dict[str, GroupLag]:
