@@ -25,7 +25,7 @@ SEARCHED_OFFSETS: Final = 10_000
 PARTITIONS_PER_STEP: Final = MOST_RECORDS
 """Partitions that are read before their records are compared with the timestamps of the other partitions."""
 
-MOST_PARTITIONS: Final = 10 * PARTITIONS_PER_STEP
+MOST_PARTITIONS: Final = 40 * PARTITIONS_PER_STEP
 """Partitions that a page reads; a search reads all."""
 
 MOST_BYTES: Final = 64 << 20
