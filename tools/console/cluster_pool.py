@@ -15,6 +15,9 @@ MOST_CONCURRENT: Final = 6
 MOST_SEARCHES: Final = MOST_CONCURRENT // 2
 """Searches of records, which take seconds, so that other pages have connections meanwhile."""
 
+_MOST_ADMITTED_SEARCHES: Final = 3 * MOST_SEARCHES
+"""Searches that run or wait. Each occupies a thread of the web server, which other pages need."""
+
 CACHE_S: Final = 3.0
 STALE_S: Final = 7.0
 """Time for which an expired result may be shown while the next one is loaded."""
@@ -57,8 +60,7 @@ class ClusterPool:
         self._busy_after_s = busy_after_s
         self._slots = threading.BoundedSemaphore(MOST_CONCURRENT)
         self._searches = threading.BoundedSemaphore(MOST_SEARCHES)
-        # Searches that wait occupy threads of the web server.
-        self._admitted_searches = threading.BoundedSemaphore(2 * MOST_SEARCHES)
+        self._admitted_searches = threading.BoundedSemaphore(_MOST_ADMITTED_SEARCHES)
         self._lock = threading.Lock()
         self._idle: list[_Pooled] = []
 

@@ -123,10 +123,10 @@ def test_searches_use_half_of_the_connections():
             refused.release()
 
     refused = threading.Semaphore(0)
-    threads = [threading.Thread(target=search) for _ in range(3 * MOST_SEARCHES)]
+    threads = [threading.Thread(target=search) for _ in range(4 * MOST_SEARCHES)]
     for thread in threads:
         thread.start()
-    # A third runs, a third waits, and a third is refused.
+    # Three run, six wait, and three are refused.
     for _ in range(MOST_SEARCHES):
         running.acquire()
         refused.acquire()
