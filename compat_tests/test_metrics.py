@@ -166,6 +166,17 @@ def test_the_lag_of_readers_by_the_command_line(measured, unique, capsys):
     assert row["offset"] in (4, 10)
 
 
+def test_a_scrape_of_some_metrics(measured, unique):
+    produce(measured.bootstrap_servers, unique)
+    url, every = f"{measured.metrics_url}/metrics", metrics(measured)
+    for name in every.values:
+        assert set(scrape(f"{url}?name[]={name}").values) == {name}
+    names = ["kafka_log_log_size", "kafka_network_requestmetrics_requests_total", "unknown"]
+    found = scrape(f"{url}?{'&'.join(f'name[]={name}' for name in names)}")
+    assert set(found.values) == set(names[:2])
+    assert found.values[names[0]] == every.values[names[0]]
+
+
 def test_a_deleted_topic_remains_in_the_sums(measured, unique):
     topic = unique
     produce(measured.bootstrap_servers, topic)

@@ -5,7 +5,7 @@ and none of its steps more than a few tenths of a millisecond.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final, cast
 
 from twisted.internet.defer import Deferred
@@ -139,8 +139,20 @@ class _Health(Resource):
         return f"{obstacle or 'ok'}\n".encode()
 
 
+def _select(families: Iterable[Family | None], names: Collection[str]) -> Iterator[Family | None]:
+    """Return the samples with some names. A sample's labels may begin with a suffix of the name of its family."""
+    for family in families:
+        if family is None or family.metric.name in names:
+            yield family
+            continue
+        name = family.metric.name
+        if any(one.startswith(name) for one in names):
+            samples = [sample for sample in family.samples if name + sample[0].partition("{")[0] in names]
+            yield Family(family.metric, samples)
+
+
 class _Metrics(Resource):
-    """All metrics in Prometheus' text format."""
+    """All metrics in Prometheus' text format, or those with the names in the query parameters `name[]`."""
 
     isLeaf = True
 
@@ -158,7 +170,9 @@ class _Metrics(Resource):
         self._scrapes += 1
         response = _PacedResponse(request)
         timeout = self._view.environment.reactor.callLater(SCRAPE_TIMEOUT_S, response.abort)
-        scrape = self._view.slices.run_later(response.write_all(self._view.collect()))
+        names = frozenset(name.decode("utf-8", "replace") for name in request.args.get(b"name[]", ()))
+        families = self._view.collect(names)
+        scrape = self._view.slices.run_later(response.write_all(_select(families, names) if names else families))
         scrape.addBoth(self._end, response, timeout)
         return NOT_DONE_YET
 

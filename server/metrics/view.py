@@ -1,16 +1,30 @@
 """The broker as its metrics server shows it: its state, and the collectors of its metrics."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.server.config import BrokerConfig
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics import (
+    clients,
+    controller,
+    coordinators,
+    followers,
+    logs,
+    network,
+    partitions,
+    process,
+    readers,
+    requests,
+    security,
+    traffic,
+)
 from odradek.server.metrics.clients import collect_clients
 from odradek.server.metrics.controller import collect_controller
 from odradek.server.metrics.coordinators import collect_groups, collect_transactions
-from odradek.server.metrics.declaration import Collected, Family
+from odradek.server.metrics.declaration import Collected, Family, Metric
 from odradek.server.metrics.followers import collect_followers
 from odradek.server.metrics.logs import collect_logs
 from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
@@ -32,6 +46,14 @@ if TYPE_CHECKING:
 STARTING: Final = 1
 RUNNING: Final = 3
 STOPPING: Final = 7
+
+
+class _Collector(NamedTuple):
+    """A collector with the metrics that it may return. `has_others` is True if their names are not all declared."""
+
+    metrics: Iterable[Metric]
+    collect: Callable[[], Iterable[Family | None]]
+    has_others: bool = False
 
 
 class BrokerView:
@@ -65,36 +87,67 @@ class BrokerView:
         names = ", ".join(unready[:3]) + (", ..." if len(unready) > 3 else "")
         return f"{len(unready)} partitions are offline: {names}"
 
-    def collect(self) -> Iterable[Family | None]:
-        """Return all metrics; those of requests and partitions only once the broker has loaded its logs."""
-        collectors: list[Collected] = [collect_process(self.state, self.collections)]
+    def collect(self, names: Collection[str] = ()) -> Iterable[Family | None]:
+        """Return all metrics; those of requests and partitions only once the broker has loaded its logs.
+
+        With `names` only collectors that may have one of them are called.
+        """
+        collectors = self._list_collectors()
+        if names:
+            declared = {metric.name for one in collectors for metric in one.metrics}
+            has_others = any(name not in declared for name in names)
+            collectors = [
+                one
+                for one in collectors
+                if (has_others and one.has_others) or any(metric.name in names for metric in one.metrics)
+            ]
+        return chain.from_iterable(one.collect() for one in collectors)
+
+    def _list_collectors(self) -> list["_Collector"]:
+        collectors = [_Collector(process.METRICS, lambda: collect_process(self.state, self.collections))]
         services = self.services
         if services is not None:
-            limit = self.config.metrics_max_partitions
-            collectors += [
-                collect_controller(services.controller),
-                collect_logs(services.logs),
-                collect_network(
-                    [listener.name for listener in self.config.endpoints],
-                    self.listeners.connections,
-                    services.fetch_sessions,
-                    self._read_reactor(),
+            collectors += self._list_of_services(services)
+        times, errors = self.times, self.errors
+        if times is not None and errors is not None:
+
+            def collect_times() -> Collected:
+                times.end_old_windows()
+                return collect_requests(times, errors)
+
+            collectors.append(_Collector(requests.METRICS, collect_times))
+        return collectors
+
+    def _list_of_services(self, services: "Services") -> list["_Collector"]:
+        limit = self.config.metrics_max_partitions
+        names = [listener.name for listener in self.config.endpoints]
+        connections, counts = self.listeners.connections, self.listeners.authentication_counts
+        replicas, known_readers = services.replicas, services.readers
+        collectors = [
+            _Collector(controller.METRICS, lambda: collect_controller(services.controller)),
+            _Collector(logs.METRICS, lambda: collect_logs(services.logs)),
+            _Collector(
+                network.METRICS,
+                lambda: collect_network(names, connections, services.fetch_sessions, self._read_reactor()),
+            ),
+            _Collector(
+                security.METRICS,
+                lambda: chain(collect_security(counts), collect_quotas(services.quotas.active, limit)),
+            ),
+            _Collector(
+                coordinators.METRICS,
+                lambda: chain(
+                    collect_groups(services.groups_in_use), collect_transactions(services.transactions_in_use)
                 ),
-                collect_security(self.listeners.authentication_counts),
-                collect_quotas(services.quotas.active, limit),
-                collect_groups(services.groups_in_use),
-                collect_transactions(services.transactions_in_use),
-                collect_clients(services.telemetry_in_use),
-                collect_traffic(services.replicas.traffic, limit),
-                collect_followers(services.replicas.fetchers.list_fetched(), limit),
-                collect_partitions(services.replicas, services.metadata, limit),
-            ]
-            if services.readers is not None:
-                collectors.append(collect_readers(services.readers))
-        if self.times is not None and self.errors is not None:
-            self.times.end_old_windows()
-            collectors.append(collect_requests(self.times, self.errors))
-        return chain.from_iterable(collectors)
+            ),
+            _Collector(clients.METRICS, lambda: collect_clients(services.telemetry_in_use), has_others=True),
+            _Collector(traffic.METRICS, lambda: collect_traffic(replicas.traffic, limit)),
+            _Collector(followers.METRICS, lambda: collect_followers(replicas.fetchers.list_fetched(), limit)),
+            _Collector(partitions.METRICS, lambda: collect_partitions(replicas, services.metadata, limit)),
+        ]
+        if known_readers is not None:
+            collectors.append(_Collector(readers.METRICS, lambda: collect_readers(known_readers)))
+        return collectors
 
     def _read_reactor(self) -> ReactorState:
         load = read_load(self.environment.reactor)

@@ -63,6 +63,7 @@ def make_app(console: Console) -> Flask:
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         number=formats.format_number,
+        count_of=formats.format_count,
         bytes=formats.format_bytes,
         time=formats.format_time,
         duration=formats.format_duration,

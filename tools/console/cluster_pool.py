@@ -2,15 +2,29 @@
 
 import threading
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
-from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.profile import ProfileError
 
 MOST_CONCURRENT: Final = 6
 """Fewer than the threads of the web server, so that pages without Kafka are served while brokers do not answer."""
 
+MOST_SEARCHES: Final = MOST_CONCURRENT // 2
+"""Searches of records, which take seconds, so that other pages have connections meanwhile."""
+
+_MOST_ADMITTED_SEARCHES: Final = 3 * MOST_SEARCHES
+"""Searches that run or wait. Each occupies a thread of the web server, which other pages need."""
+
 CACHE_S: Final = 3.0
+STALE_S: Final = 7.0
+"""Time for which an expired result may be shown while the next one is loaded."""
+
+_SLOW_S: Final = 0.05
+"""Least time of a load that callers do not wait for again. Small clusters are always shown as they are."""
+
 _ERROR_CACHE_S: Final = 1.0
 _MOST_ENTRIES: Final = 300
 _BUSY_AFTER_S: Final = 3.0
@@ -45,8 +59,24 @@ class ClusterPool:
         self._monotonic = monotonic
         self._busy_after_s = busy_after_s
         self._slots = threading.BoundedSemaphore(MOST_CONCURRENT)
+        self._searches = threading.BoundedSemaphore(MOST_SEARCHES)
+        self._admitted_searches = threading.BoundedSemaphore(_MOST_ADMITTED_SEARCHES)
         self._lock = threading.Lock()
         self._idle: list[_Pooled] = []
+
+    def search(self, work: Callable[[Cluster], T]) -> T:
+        """Call `work`, which may take seconds, with a cluster. Raises BusyError and what `work` raises."""
+        if not self._admitted_searches.acquire(blocking=False):
+            raise BusyError("too many searches wait")
+        try:
+            if not self._searches.acquire(timeout=self._busy_after_s):
+                raise BusyError(f"{MOST_SEARCHES} searches are running")
+            try:
+                return self.run(work)
+            finally:
+                self._searches.release()
+        finally:
+            self._admitted_searches.release()
 
     def run(self, work: Callable[[Cluster], T], *, is_change: bool = False) -> T:
         """Call `work` with a cluster. A change is never repeated. Raises BusyError and what `work` raises."""
@@ -65,8 +95,6 @@ class ClusterPool:
             self._slots.release()
 
     def _use(self, pooled: _Pooled, work: Callable[[Cluster], T]) -> T:
-        from odradek.tools.kafka.cluster import RequestError
-
         try:
             result = work(pooled.cluster)
         except RequestError:
@@ -97,14 +125,21 @@ class ClusterPool:
             surplus.cluster.close()
 
 
+class _Loaded(NamedTuple):
+    """A result or an error of a load that took `took_s`."""
+
+    result: Any
+    error: NoResponseError | None
+    expires_at: float
+    took_s: float
+
+
 class _Entry:
     """A cached result or error; `lock` is held while it is loaded."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.expires_at = float("-inf")
-        self.result: Any = None
-        self.error: NoResponseError | None = None
+        self.loaded: _Loaded | None = None
 
 
 class Cache:
@@ -116,8 +151,10 @@ class Cache:
         self._lock = threading.Lock()
         self._entries: dict[Hashable, _Entry] = {}
 
-    def get(self, key: Hashable, load: Callable[[], T], ttl_s: float = CACHE_S) -> T:
+    def get(self, key: Hashable, load: Callable[[], T], ttl_s: float = CACHE_S, stale_s: float = 0.0) -> T:
         """Return the result of `load`, or that of an earlier call. A NoResponseError is repeated for a second.
+
+        A result that took long to load is returned for `stale_s` longer, while a thread loads the next one.
 
         Raises BusyError if another caller waits for the result too long.
         """
@@ -126,23 +163,47 @@ class Cache:
             if entry is None:
                 self._evict()
                 entry = self._entries[key] = _Entry()
+        loaded = entry.loaded
+        if loaded is not None and self._is_usable_while_loading(loaded, stale_s):
+            stale: T = loaded.result
+            if entry.lock.acquire(blocking=False):
+                threading.Thread(target=self._reload, args=(entry, load, ttl_s), name="reload", daemon=True).start()
+            return stale
         # Without the limit, callers of one slow page would occupy all threads of the web server.
         if not entry.lock.acquire(timeout=self._busy_after_s):
             raise BusyError("the cluster takes long to answer")
         try:
-            if self._monotonic() >= entry.expires_at:
-                try:
-                    entry.result, entry.error = load(), None
-                    entry.expires_at = self._monotonic() + ttl_s
-                except NoResponseError as error:
-                    entry.result, entry.error = None, error
-                    entry.expires_at = self._monotonic() + _ERROR_CACHE_S
-            if entry.error is not None:
-                raise entry.error
-            result: T = entry.result
+            loaded = entry.loaded
+            if loaded is None or self._monotonic() >= loaded.expires_at:
+                loaded = entry.loaded = self._load(load, ttl_s)
         finally:
             entry.lock.release()
+        if loaded.error is not None:
+            raise loaded.error
+        result: T = loaded.result
         return result
+
+    def _is_usable_while_loading(self, loaded: _Loaded, stale_s: float) -> bool:
+        is_slow = loaded.error is None and loaded.took_s >= _SLOW_S
+        return is_slow and loaded.expires_at <= self._monotonic() < loaded.expires_at + stale_s
+
+    def _reload(self, entry: _Entry, load: Callable[[], Any], ttl_s: float) -> None:
+        """Load an entry whose lock the caller has acquired."""
+        try:
+            # Other errors are those of the next caller that has to wait for the result.
+            with suppress(BusyError, RequestError, ProfileError):
+                entry.loaded = self._load(load, ttl_s)
+        finally:
+            entry.lock.release()
+
+    def _load(self, load: Callable[[], Any], ttl_s: float) -> _Loaded:
+        began_s = self._monotonic()
+        try:
+            result, error = load(), None
+        except NoResponseError as failure:
+            result, error, ttl_s = None, failure, _ERROR_CACHE_S
+        now_s = self._monotonic()
+        return _Loaded(result, error, now_s + ttl_s, now_s - began_s)
 
     def clear(self) -> None:
         """Forget everything, because the cluster was changed."""
@@ -152,5 +213,9 @@ class Cache:
     def _evict(self) -> None:
         now = self._monotonic()
         if len(self._entries) >= _MOST_ENTRIES:
-            fresh = {key: entry for key, entry in self._entries.items() if entry.expires_at > now}
+            fresh = {
+                key: entry
+                for key, entry in self._entries.items()
+                if entry.loaded is not None and entry.loaded.expires_at > now
+            }
             self._entries = fresh if len(fresh) < _MOST_ENTRIES else {}

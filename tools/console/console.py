@@ -60,9 +60,12 @@ class Console:
         """Return the time of the wall clock."""
         return int(self._now_s() * 1000)
 
-    def read(self, key: Hashable, work: Callable[[Cluster], T], ttl_s: float = CACHE_S) -> T:
-        """Return the result of `work`, which may be some seconds old. It must not be changed by the caller."""
-        return self._cache.get(key, lambda: self._pool.run(work), ttl_s)
+    def read(self, key: Hashable, work: Callable[[Cluster], T], ttl_s: float = CACHE_S, stale_s: float = 0.0) -> T:
+        """Return the result of `work`, which may be some seconds old. It must not be changed by the caller.
+
+        With `stale_s` a thread may call `work` outside of a request (`Cache.get`).
+        """
+        return self._cache.get(key, lambda: self._pool.run(work), ttl_s, stale_s)
 
     def read_files(self, key: Hashable, load: Callable[[], T]) -> T:
         """Return the result of `load`, which reads files of this machine; it may be some seconds old."""
@@ -71,6 +74,10 @@ class Console:
     def read_now(self, work: Callable[[Cluster], T]) -> T:
         """Return the result of `work`, not cached."""
         return self._pool.run(work)
+
+    def search(self, work: Callable[[Cluster], T]) -> T:
+        """Return the result of `work`, which may take seconds, not cached."""
+        return self._pool.search(work)
 
     def change(self, work: Callable[[Cluster], T]) -> T:
         """Change the cluster; pages show its state after it."""

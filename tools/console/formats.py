@@ -12,6 +12,11 @@ def format_number(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
+def format_count(value: int, noun: str) -> str:
+    """Return a number with a noun: 1 topic, 2,000 topics."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
 def format_bytes(value: int | None) -> str:
     """Return a size with a unit and three digits."""
     if value is None:

@@ -1,12 +1,12 @@
 """The lag of groups over time, kept in memory while the console runs."""
 
 import threading
-from collections import deque
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 SAMPLE_S: Final = 30.0
-MOST_GROUPS: Final = 200
+MOST_GROUPS: Final = 1_000
 """Groups that are sampled: first those whose pages were opened last."""
 
 _MOST_POINTS: Final = 480
@@ -34,11 +34,14 @@ class Chart(NamedTuple):
 
 
 class LagHistory:
-    """Samples of the lag of groups, the newest _MOST_POINTS of each."""
+    """Samples of the lag of groups, the newest _MOST_POINTS of each.
+
+    A group has an array of times and lags in turn, of 8 bytes each: at most 16 MiB for _MOST_REMEMBERED groups.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._points: dict[str, deque[Point]] = {}
+        self._points: dict[str, array[int]] = {}
         self._opened: dict[str, None] = {}
 
     def mark_opened(self, group: str) -> None:
@@ -62,14 +65,17 @@ class LagHistory:
         with self._lock:
             for group, lag in lags.items():
                 if lag is not None:
-                    self._points.setdefault(group, deque(maxlen=_MOST_POINTS)).append(Point(time_ms, lag))
+                    points = self._points.setdefault(group, array("q"))
+                    del points[: max(len(points) - 2 * (_MOST_POINTS - 1), 0)]
+                    points.extend((time_ms, lag))
             if len(self._points) > _MOST_REMEMBERED:
                 self._points = {group: points for group, points in self._points.items() if group in lags}
 
     def draw(self, group: str) -> Chart | None:
         """Return the line of a group; None with fewer than two points."""
         with self._lock:
-            points = list(self._points.get(group, ()))
+            numbers = iter(tuple(self._points.get(group, ())))
+        points = [Point(time_ms, lag) for time_ms, lag in zip(numbers, numbers, strict=True)]
         if len(points) < 2:
             return None
         first, last, highest = points[0], points[-1], max(point.lag for point in points)

@@ -10,19 +10,25 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import Final, NamedTuple
 from urllib.error import URLError
+from urllib.parse import urlencode
 
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.configs import BROKER, fetch_configs
 
 LISTENER: Final = "metrics.listener"
+UNSUPPORTED: Final = "UNSUPPORTED"
+"""Code of the error that a broker reports no readers."""
+
 _TIMEOUT_S: Final = 10.0
 _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Without the proxy of the environment, which seldom reaches brokers."""
 
+_PREFIX: Final = "odradek_reader_"
+_NAMES: Final = ("lag", "offset", "last_fetch_timestamp_seconds")
 _MAX_BYTES: Final = 1 << 28
 _ANY_HOST: Final = ("", "0.0.0.0", "[::]")
 _SAMPLE: Final = re.compile(
-    r"^odradek_reader_(lag|offset|last_fetch_timestamp_seconds)"
+    rf"^{_PREFIX}({'|'.join(_NAMES)})"
     r'\{client_id="((?:[^"\\]|\\.)*)",topic="([^"]*)",partition="(\d+)"\} (\S+)$',
     re.MULTILINE,
 )
@@ -55,7 +61,7 @@ def find_metrics_urls(cluster: Cluster) -> list[str]:
     for name, host in hosts.items():
         text = next((one.value for one in configs[BROKER, name] if one.name == LISTENER), None)
         if not text:
-            raise RequestError("UNSUPPORTED", f"broker {name} has no {LISTENER}, which shows the positions of readers")
+            raise RequestError(UNSUPPORTED, f"broker {name} has no {LISTENER}, which shows the positions of readers")
         urls.append(make_url(text, host))
     return urls
 
@@ -68,9 +74,16 @@ def make_url(listener: str, broker_host: str) -> str:
     return f"http://{host}:{port}/metrics"
 
 
+def select_readers(url: str) -> str:
+    """Return the address of the metrics of readers alone. Servers that ignore `name[]` return all metrics."""
+    address, mark, fragment = url.partition("#")
+    names = urlencode([("name[]", f"{_PREFIX}{name}") for name in _NAMES])
+    return f"{address}{'&' if '?' in address else '?'}{names}{mark}{fragment}"
+
+
 def _fetch(url: str) -> str:
     try:
-        with _OPENER.open(url, timeout=_TIMEOUT_S) as response:
+        with _OPENER.open(select_readers(url), timeout=_TIMEOUT_S) as response:
             content: bytes = response.read(_MAX_BYTES)
         return content.decode()
     except (OSError, ValueError, HTTPException) as error:

@@ -17,6 +17,9 @@ from odradek.tools.kafka.offsets import TopicPartition, group_by_leader
 TRANSACTION_KEY: Final = 1
 """The type of the coordinators of transactions, in FindCoordinator."""
 
+_OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
+"""In other states DescribeTransactions returns the start of the last transaction, which has ended."""
+
 
 class KnownTransaction(NamedTuple):
     """A transactional id that a coordinator has."""
@@ -104,13 +107,14 @@ def describe_transactions(cluster: Cluster, names: Sequence[str]) -> dict[str, D
         for one in cluster.broker(broker).send(request, DescribeTransactionsResponse).transaction_states:
             if one.error_code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
                 check(one.error_code, None, f"transactional id {one.transactional_id}")
+                is_open = one.transaction_state in _OPEN_STATES and one.transaction_start_time_ms >= 0
                 found[one.transactional_id] = DescribedTransaction(
                     one.transactional_id,
                     one.producer_id,
                     one.producer_epoch,
                     one.transaction_state,
                     one.transaction_timeout_ms,
-                    one.transaction_start_time_ms if one.transaction_start_time_ms >= 0 else None,
+                    one.transaction_start_time_ms if is_open else None,
                     [(topic.topic, index) for topic in one.topics for index in topic.partitions],
                 )
     return found

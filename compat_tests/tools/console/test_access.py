@@ -1,6 +1,8 @@
 """ACLs, users, quotas, transactions and readers in the console, on a broker with an authorizer."""
 
 import socket
+from contextlib import ExitStack
+from html import unescape
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -13,6 +15,7 @@ from compat_tests.clients.common import Message, ProducerOptions, wait_until
 from compat_tests.conftest import SHARED_PROPERTIES
 from compat_tests.tools.eventually import eventually
 from compat_tests.tools.test_security import AUTHORIZERS
+from odradek.tools.console.formats import NOTHING
 
 pytestmark = [pytest.mark.side_by_side]
 
@@ -21,13 +24,14 @@ CLIENT = load("confluent")
 
 @pytest.fixture(scope="module")
 def broker(backend, request):
-    """A broker without verification of transactions, for which every client is a super user."""
+    """A broker without verification and expiration of transactions, for which every client is a super user."""
     if backend == "kafka":
         request.getfixturevalue("kafka_jars")
     properties = {
         "authorizer.class.name": AUTHORIZERS[backend],
         "super.users": "User:ANONYMOUS",
         "transaction.partition.verification.enable": "false",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
     }
     if backend == "odradek":
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -60,6 +64,31 @@ def test_transactions(console, broker, admin, unique):
         row = console.get(f"/transactions?search={unique}").find_row(unique)
         assert (row[1], row[4]) == ("Ongoing", "1")
         producer.abort()
+    stored = console.get(f"/topics/__transaction_state/records?filter={unique}").rows[1:]
+    assert all(unescape(row[2]) == f'{{"transactional_id": "{unique}"}}' for row in stored)
+    assert any('"transaction_status_name": "Ongoing"' in unescape(row[3]) for row in stored)
+
+
+def test_only_open_transactions_are_longer_than_their_timeout(console, broker, admin, unique):
+    admin.create_topic(unique, 1)
+    names = ("committed", "aborted", "expired")
+    with ExitStack() as stack:
+        producers = {}
+        for name in names:
+            options = ProducerOptions(transactional_id=f"{unique}-{name}", transaction_timeout_ms=1000)
+            producers[name] = stack.enter_context(CLIENT.Producer(broker.bootstrap_servers, options))
+            producers[name].begin()
+            producers[name].produce(unique, [Message(b"x")])
+        producers["committed"].commit()
+        producers["aborted"].abort()
+
+        def check():
+            rows = {name: console.get(f"/transactions?search={unique}").find_row(f"{unique}-{name}") for name in names}
+            assert rows["expired"][1] == "Ongoing longer than its timeout" and rows["expired"][2].endswith(" s")
+            assert [rows[name][1:3] for name in names[:2]] == [["CompleteCommit", NOTHING], ["CompleteAbort", NOTHING]]
+
+        eventually(check)
+        producers["expired"].abort()
 
 
 def test_a_hanging_transaction(console, broker, admin, unique):
@@ -77,7 +106,7 @@ def test_a_hanging_transaction(console, broker, admin, unique):
 
 def test_readers(console, broker, backend, admin, unique):
     if backend == "kafka":
-        assert "has no metrics.listener" in console.get("/readers", 404).text
+        assert "report readers: broker 1 has no metrics.listener" in console.get("/readers").text
         return
     admin.create_topic(unique, 1)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

@@ -68,11 +68,29 @@ def test_a_change_after_a_login(browser, start_console, broker, odradek, topic):
     assert browser.messages == []
 
 
+def test_short_keys_and_long_values_of_records(browser, console, broker, topic):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, "x" * 1000, "a-key-of-a-row")
+    producer.flush()
+    browser.resize(1200, 800)
+    browser.open(f"{console.url}/topics/{topic}/records")
+    # The text of a value begins beside the mark that opens it.
+    browser.run("(window.range = document.createRange()).selectNodeContents(document.querySelector('summary')), 0")
+    tops = [f"{one}.getClientRects()[0].top" for one in ("range", "document.querySelector('summary')")]
+    assert browser.run(" - ".join(tops)) < 10
+    assert browser.run("document.querySelector('td.key').scrollWidth") > 140
+
+
 def test_pages_fit_a_phone(browser, console, topic):
     browser.resize(360, 740)
     for path in ("/", "/topics", f"/topics/{topic}", f"/topics/{topic}/config", f"/topics/{topic}/produce", "/groups"):
         browser.open(console.url + path)
         assert browser.run("document.documentElement.scrollWidth") <= 360, path
+    # Values are beside the names of configurations, and numbers of brokers are not as wide as names.
+    browser.open(f"{console.url}/topics/{topic}/config")
+    assert browser.run("document.querySelector('td input').getBoundingClientRect().left") < 200
+    browser.open(f"{console.url}/")
+    assert browser.run("document.querySelector('tbody th').offsetWidth") < 80
     assert browser.messages == []
 
 

@@ -83,6 +83,7 @@ def test_a_group_is_reset(console, broker, odradek, topic, unique):
     for index in range(9):
         producer.produce(topic, str(index), timestamp=1000 * (index + 1))
     producer.flush()
+    assert "with 1 partition and up to 9 records will be deleted" in console.get(f"/topics/{topic}/delete").text
     odradek("group", "reset", unique, "--topic", topic, "--to-offset", "2", "--yes")
     path = f"/group/reset?name={unique}"
 

@@ -102,6 +102,12 @@ def test_groups(console, broker, odradek, topic, unique):
         consumer.close()
     assert "did you mean" in console.get(f"/group?name={unique}/", 404).text
 
+    stored = console.get(f"/topics/__consumer_offsets/records?filter={unique}")
+    [committed] = [row for row in stored.rows[1:] if unescape(row[2]).startswith(f'{{"group": "{unique}/?", "topic"')]
+    assert '"offset": 4' in unescape(committed[3]) and "OFFSET_COMMIT, version" in committed[3]
+    record = console.get(f"/topics/__consumer_offsets/records/{committed[0].replace(':', '/')}")
+    assert "OFFSET_COMMIT" in record.text and f'"group": "{unique}/?"' in unescape(record.text)
+
 
 def test_a_login_behind_a_proxy_with_tls(start_console):
     console = start_console("127.0.0.1:1", password="secret")

@@ -20,6 +20,7 @@ from odradek.server.work.slices import Slices
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 SAMPLES = 2000
 GAUGE = own_gauge("test", "A gauge.")
+OTHER = own_gauge("other", "A family whose samples have suffixes.")
 
 
 class Transport(StringTransportWithDisconnection):
@@ -55,11 +56,19 @@ class Server:
         view: Any = SimpleNamespace(
             slices=slices,
             environment=SimpleNamespace(reactor=self.clock),
-            collect=lambda: [Family(GAUGE, (("", number) for number in range(SAMPLES)))],
+            collect=self.collect,
             find_obstacle=lambda: "",
         )
         self.factory = make_factory(view)
         self.factory.doStart()
+
+    def collect(self, names):
+        self.names = names
+        return [
+            Family(GAUGE, (("", number) for number in range(SAMPLES))),
+            None,
+            Family(OTHER, [('_sum{a="1"}', 1), ('_count{a="1"}', 2)]),
+        ]
 
     def connect(self, reads=True):
         protocol = self.factory.buildProtocol(None)
@@ -86,6 +95,18 @@ def test_a_head_request_has_no_body(server):
         answer = server.send(server.connect(), request)
         assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
         assert answer.count(b"odradek_test ") == lines + 2 * bool(lines)
+
+
+def test_a_request_for_some_names(server):
+    def ask(query):
+        answer = server.send(server.connect(), GET.replace(b" HTTP", query + b" HTTP"))
+        return answer.count(b"\nodradek_test "), answer.count(b"\nodradek_other_")
+
+    assert ask(b"") == (SAMPLES, 2)
+    assert ask(b"?name[]=odradek_test") == (SAMPLES, 0)
+    assert ask(b"?name%5B%5D=odradek_other_count&name%5B%5D=unknown") == (0, 1)
+    assert server.names == {"odradek_other_count", "unknown"}
+    assert ask(b"?name[]=unknown") == (0, 0)
 
 
 def test_scrapes_that_are_not_read_end_after_a_time(server):

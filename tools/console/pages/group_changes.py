@@ -1,12 +1,13 @@
 """Reset of the committed offsets of a group."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flask import Blueprint, redirect, request
 from werkzeug.wrappers import Response
 
 from odradek.tools.console.console import get_console, render
+from odradek.tools.console.formats import format_count
 from odradek.tools.console.inputs import APPLY, InputError, read_text, require_number, restrict_to_changes
 from odradek.tools.console.pages.groups import GroupLag, find_group
 from odradek.tools.console.pages.records import parse_time
@@ -16,6 +17,9 @@ from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges, fetch_
 
 group_changes = Blueprint("group_changes", __name__)
 restrict_to_changes(group_changes)
+
+SHARE: Final = "share"
+"""The type of groups that have no committed offsets."""
 
 Returned = str | Response | tuple[str, int]
 
@@ -44,8 +48,12 @@ def reset() -> Returned:
     console, name = get_console(), request.args.get("name", "")
     found = console.read_now(lambda cluster: find_group(cluster, name))
     try:
+        if found.group.type == SHARE:
+            raise InputError("The offsets of a share group are not committed offsets; use kafka-share-groups.sh.")
         if found.group.members:
-            raise InputError(f"The group has {len(found.group.members)} members; stop them before a reset.")
+            raise InputError(
+                f"The group has {format_count(len(found.group.members), 'member')}; stop all before a reset."
+            )
         if request.form.get("step") != APPLY:
             return _render(found, console.read_now(lambda cluster: _plan(cluster, found)))
         offsets = _read_offsets()

@@ -1,13 +1,13 @@
 """Consumer groups."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flask import Blueprint, request
 
 from odradek.tools.console.console import Console, get_arguments, get_console, render
 from odradek.tools.console.paging import read_view, select
-from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.groups import (
     Group,
     ListedGroup,
@@ -25,11 +25,15 @@ _COLUMNS = ("name", "state", "type", "coordinator")
 
 
 class GroupLag(NamedTuple):
-    """A group with its partitions. `problems` are the reasons for which offsets are missing."""
+    """A group with its partitions. `problems` are the reasons for which offsets are missing.
+
+    is_described: False if only the state and the type of the group are known
+    """
 
     group: Group
     partitions: list[PartitionLag]
     problems: Sequence[str] = ()
+    is_described: bool = True
 
     @property
     def lag(self) -> int | None:
@@ -58,9 +62,16 @@ def show_list() -> str:
     }
     shown = select(listed.groups, read_view(get_arguments(), _COLUMNS), keys, _get_name)
     names = tuple(one.group for one in shown.rows)
-    lags = console.read(("lags", names), lambda cluster: fetch_groups(cluster, names)) if names else {}
-    problems = [*listed.problems, *next((one.problems for one in lags.values()), ())]
-    return render("groups.html", shown=shown, lags=lags, problems=problems)
+    lags: Mapping[str, GroupLag] = {}
+    problems = [*listed.problems]
+    if names:
+        try:
+            lags = console.read(("lags", names), lambda cluster: fetch_groups(cluster, names))
+            problems += lags[names[0]].problems
+        except RequestError as error:
+            problems.append(f"members and lag of the groups: {error}")
+    described = {name: one for name, one in lags.items() if exists(one.group)}
+    return render("groups.html", shown=shown, described=described, problems=problems)
 
 
 def _get_name(group: ListedGroup) -> str:
@@ -91,11 +102,20 @@ def fetch_list(cluster: Cluster) -> GroupList:
 
 
 def find_group(cluster: Cluster, name: str) -> GroupLag:
-    """Return a group. Raises RequestError if it does not exist."""
-    found = fetch_groups(cluster, [name])[name]
-    if not exists(found.group):
-        raise unknown_group(cluster, name)
-    return found
+    """Return a group, or its state and type alone if it can only be listed. Raises RequestError if there is none."""
+    try:
+        found = fetch_groups(cluster, [name])[name]
+        if exists(found.group):
+            return found
+        error = None
+    except RequestError as refused:
+        error = refused
+    listed = next((one for one in fetch_list(cluster).groups if one.group == name), None)
+    if listed is None:
+        raise error or unknown_group(cluster, name)
+    group = Group(name, listed.state, listed.type, "", listed.coordinator, [])
+    reason = "" if error is None else f": {error}"
+    return GroupLag(group, [], [f"members and offsets, which the broker does not describe{reason}"], False)
 
 
 def fetch_groups(cluster: Cluster, names: Any) -> dict[str, GroupLag]:

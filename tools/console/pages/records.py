@@ -16,6 +16,7 @@ from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scan
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.offsets import LATEST, READ_COMMITTED, fetch_log_ranges, fetch_offsets, find_leaders
 from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
+from odradek.tools.logs.decoding import decoder_of
 
 records = Blueprint("records", __name__)
 
@@ -68,17 +69,19 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
         if position == "offset":
             return scanner.scan_forward(dict.fromkeys(partitions, _parse_offset(at)))
         if position == "time":
-            return scanner.scan_forward(_find_time(cluster, name, ranges, partitions, at))
+            return scanner.scan_forward(*_find_time(cluster, name, ranges, partitions, at))
         return scanner.scan_backward({one: ranges.end[one] for one in partitions})
 
-    return get_console().read_now(work)
+    console = get_console()
+    return console.search(work) if needle else console.read_now(work)
 
 
 @records.get("/topics/<name>/records/<int:partition>/<int:offset>")
 def show_one(name: str, partition: int, offset: int) -> str:
     """Show one record."""
     record, is_transactional = _find_record(name, partition, offset)
-    shown = show_record(partition, record, WHOLE_CHARACTERS, is_transactional, get_console().schemas)
+    schemas = get_console().schemas
+    shown = show_record(partition, record, WHOLE_CHARACTERS, is_transactional, schemas, decoder_of(name))
     return render("record.html", name=name, record=shown)
 
 
@@ -115,11 +118,11 @@ def show_new(name: str) -> Response:
     needle = request.args.get("filter", "").encode()
     ranges = _read_ranges(name)
     positions = parse_positions(request.args.get("after", ""), ranges)
-    scan = console.read_now(
-        lambda cluster: Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas).scan_forward(
-            positions
-        )
-    )
+
+    def work(cluster: Cluster) -> Scan:
+        return Scanner(cluster, name, ranges, needle, time.monotonic, console.schemas).scan_forward(positions)
+
+    scan = console.search(work) if needle else console.read_now(work)
     rows = render("record_rows.html", name=name, records=list(reversed(scan.records)))
     return jsonify(rows=rows, count=len(scan.records), after=format_positions(scan.after))
 
@@ -139,7 +142,7 @@ def fetch_ranges(cluster: Cluster, name: str, isolation_level: int = READ_UNCOMM
     if isolation_level == READ_COMMITTED:
         found = fetch_offsets(cluster, dict.fromkeys(end, LATEST), leaders, READ_COMMITTED, problems)
         end = {key: one.offset for key, one in found.items()}
-    online = sorted(partition for topic, partition in leaders if (topic, partition) in first.keys() & end.keys())
+    online = sorted(partition for _, partition in first.keys() & end.keys())
     return Ranges(
         {one: leaders[name, one] for one in online},
         {one: first[name, one] for one in online},
@@ -187,14 +190,17 @@ def _parse_offset(text: str) -> int:
     return int(text)
 
 
-def _find_time(cluster: Cluster, name: str, ranges: Ranges, partitions: list[int], text: str) -> dict[int, int]:
-    """Return the first offsets at or after a time."""
+def _find_time(
+    cluster: Cluster, name: str, ranges: Ranges, partitions: list[int], text: str
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the first offsets at or after a time, and the timestamps of the records there."""
     time_ms = parse_time(text)
     keys = {(name, one): ranges.leaders[one] for one in partitions}
     found = fetch_offsets(cluster, dict.fromkeys(keys, time_ms), keys)
-    return {
+    positions = {
         partition: one.offset if one.offset >= 0 else ranges.end[partition] for (_, partition), one in found.items()
     }
+    return positions, {partition: one.timestamp_ms for (_, partition), one in found.items()}
 
 
 def _find_record(name: str, partition: int, offset: int) -> tuple[Record, bool]:

@@ -7,9 +7,9 @@ from flask import Blueprint
 
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from odradek.tools.console.console import get_arguments, get_console, render
-from odradek.tools.console.pages.overview import DISKS_TTL_S
+from odradek.tools.console.pages.overview import read_disks, read_summary
 from odradek.tools.console.paging import read_view, select
-from odradek.tools.console.summaries import Disks, Topic, fetch_disks, fetch_summary, is_under_replicated
+from odradek.tools.console.summaries import Disks, Topic, fetch_disks, is_under_replicated
 from odradek.tools.kafka.cluster import Cluster
 from odradek.tools.kafka.configs import TOPIC, ConfigValue, fetch_configs
 from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
@@ -52,11 +52,11 @@ def show_list() -> str:
     """List the topics."""
     console = get_console()
     arguments = get_arguments()
-    summary = console.read("summary", fetch_summary)
+    summary = read_summary(console)
     view = read_view(arguments, _COLUMNS)
     sizes: Mapping[str, int] = {}
     if view.sort == "size":
-        sizes = console.read("sizes", lambda cluster: fetch_disks(cluster).sum_sizes(), DISKS_TTL_S)
+        sizes = read_disks(console).sum_sizes()
     shows_internal = arguments.get("internal") == "1"
     rows = [topic for topic in summary.topics if shows_internal or not topic.is_internal]
     keys: dict[str, Any] = {
@@ -70,8 +70,7 @@ def show_list() -> str:
     if view.sort != "size":
         # Sizes of one page are quick also in a large cluster.
         partitions = {topic.name: list(range(topic.partitions)) for topic in shown.rows}
-        key = ("sizes", tuple(partitions))
-        sizes = console.read(key, lambda cluster: fetch_disks(cluster, partitions).sum_sizes(), DISKS_TTL_S)
+        sizes = read_disks(console, partitions).sum_sizes()
     hidden = len(summary.topics) - len(rows)
     return render("topics.html", shown=shown, sizes=sizes, shows_internal=shows_internal, hidden=hidden)
 

@@ -3,5 +3,6 @@
 - `schemas`: contents with a schema in a schema registry
 - `decoding`: texts of keys, values and headers
 - `fetching`: record batches from leaders
+- `timestamps`: bounds of the timestamps of partitions
 - `scanning`: records around positions in several partitions
 """

@@ -3,11 +3,13 @@
 import json
 import re
 import struct
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from odradek.protocol.batches.record_reader import Record
 from odradek.tools.console.formats import escape
 from odradek.tools.console.records.schemas import SchemaDecoder
+from odradek.tools.logs.decoding import Row
 
 JSON: Final = "JSON"
 TEXT: Final = "text"
@@ -26,6 +28,9 @@ _MOST_HEADERS: Final = 50
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]+')
 """The last token of shortened JSON may be a string without its end."""
+
+_MOST_SCHEMA_ID: Final = 1_000_000
+"""Registries count from 1; larger numbers at the begin of a content are those of other formats."""
 
 _SCHEMA_HEADER: Final = struct.Struct(">bI")
 
@@ -66,15 +71,20 @@ def show_record(
     most_characters: int,
     is_transactional: bool,
     schemas: SchemaDecoder | None = None,
+    decode: Callable[[Record], Row] | None = None,
 ) -> ShownRecord:
-    """Return the texts of a record."""
+    """Return the texts of a record. `decode` decodes those of an internal topic."""
+    if decode is None:
+        key, value = show(record.key, most_characters, schemas), show(record.value, most_characters, schemas)
+    else:
+        key, value = _show_internal(record, decode(record), most_characters)
     headers = [(escape(name), show(value, most_characters)) for name, value in record.headers[:_MOST_HEADERS]]
     return ShownRecord(
         partition,
         record.offset,
         record.timestamp,
-        show(record.key, most_characters, schemas),
-        show(record.value, most_characters, schemas),
+        key,
+        value,
         headers,
         len(record.headers) - len(headers),
         is_transactional,
@@ -92,6 +102,25 @@ def show(data: bytes | None, most_characters: int = LIST_CHARACTERS, schemas: Sc
         return _show_stored(data, most_characters)._replace(note=decoded.note)
     # The size is that of the stored content.
     return _show_stored(decoded.json, most_characters)._replace(size_bytes=len(data), note=decoded.note)
+
+
+def _show_internal(record: Record, row: Row, most_characters: int) -> tuple[Content, Content]:
+    """Return key and value of a record of an internal topic, as JSON if they are decoded in a row."""
+    record_type = str(row.get("error") or row.get("record_type", ""))
+    value_note = f"{record_type}, version {row['record_version']}" if "record_version" in row else record_type
+    key, value = (
+        _show_part(data, row, name, most_characters)._replace(note=note)
+        for data, name, note in ((record.key, "record_key", record_type), (record.value, "record_value", value_note))
+    )
+    return key, value
+
+
+def _show_part(data: bytes | None, row: Row, name: str, most_characters: int) -> Content:
+    if data is None or name not in row:
+        return show(data, most_characters)
+    # The size is that of the stored content.
+    text = json.dumps(row[name], ensure_ascii=False)
+    return _show_stored(text.encode("utf-8", "backslashreplace"), most_characters)._replace(size_bytes=len(data))
 
 
 def _show_stored(data: bytes, most_characters: int) -> Content:
@@ -180,7 +209,9 @@ def _guess(data: bytes) -> str:
         number = int.from_bytes(data, "big", signed=True)
         return f"as a number: {number}"
     if len(data) > _SCHEMA_HEADER.size and data[0] == 0:
-        return f"may have schema {_SCHEMA_HEADER.unpack_from(data)[1]} of a schema registry"
+        schema_id = _SCHEMA_HEADER.unpack_from(data)[1]
+        if 0 < schema_id < _MOST_SCHEMA_ID:
+            return f"may have schema {schema_id} of a schema registry"
     return ""
 
 

@@ -3,24 +3,38 @@
 A scan is bounded in records, bytes and time, so that a page is shown soon; it reports the positions to continue at.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import islice
 from typing import Final, NamedTuple
 
+from odradek.protocol.batches.record_reader import Record
+from odradek.tools.console.inputs import MOST_OFFSET
 from odradek.tools.console.records.decoding import LIST_CHARACTERS, ShownRecord, contains, show_record
 from odradek.tools.console.records.fetching import READ_UNCOMMITTED, Fetched, fetch_records
 from odradek.tools.console.records.schemas import SchemaDecoder
+from odradek.tools.console.records.timestamps import fetch_newest_times, fetch_oldest_times
 from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.logs.decoding import decoder_of
 
 MOST_RECORDS: Final = 50
 SEARCHED_OFFSETS: Final = 10_000
 """Offsets of a partition that a search among the newest records reads."""
 
+PARTITIONS_PER_STEP: Final = MOST_RECORDS
+"""Partitions that are read before their records are compared with the timestamps of the other partitions."""
+
+MOST_PARTITIONS: Final = 40 * PARTITIONS_PER_STEP
+"""Partitions that a page reads; a search reads all."""
+
 MOST_BYTES: Final = 64 << 20
 MOST_SECONDS: Final = 4.0
 _WINDOW_OF_ALL: Final = 600
 _LEAST_WINDOW: Final = 5
+_LARGE_BYTES: Final = 64 << 10
+"""Contents that are shortened at once, so that a scan does not keep all of them."""
+
 _RECORDS_PER_CHECK: Final = 1_000
 """Records of a batch between checks of the limits; a batch of compressed records may have millions."""
 
@@ -48,6 +62,8 @@ class Scan(NamedTuple):
     scanned: number of records that were read
     is_complete: False if the scan ended at its limit of bytes or time
     problems: batches that could not be decoded
+    partitions: number of partitions with records before or behind the positions, of which `partitions_read` were read
+    is_ordered: False if the partitions that were not read may have records of the time of these
     """
 
     records: list[ShownRecord]
@@ -56,6 +72,34 @@ class Scan(NamedTuple):
     scanned: int
     is_complete: bool
     problems: list[str]
+    partitions: int
+    partitions_read: int
+    is_ordered: bool
+
+
+class _ReadRecord(NamedTuple):
+    """A record that is decoded only if it is shown."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    record: Record
+    is_transactional: bool
+
+
+_Found = ShownRecord | _ReadRecord
+
+
+class _Step(NamedTuple):
+    """Partitions that are read together.
+
+    next_time: bound of the timestamps in all later steps, multiplied by `sign`, which is -1 if the newest come first;
+        None in the last step
+    """
+
+    partitions: Sequence[int]
+    next_time: int | None = None
+    sign: int = 1
 
 
 class _Reading:
@@ -64,30 +108,35 @@ class _Reading:
     starts: offsets of the first records, and `reached` those after the last ones
     found: the selected records of each partition, at most MOST_RECORDS; forward the first ones, backward the last ones
     omitted: partitions with more selected records
+    shortened: partitions in which fewer records than usual were read, because they are large
     """
 
     def __init__(self, starts: Positions) -> None:
         self.starts = dict(starts)
         self.reached = dict(starts)
-        self.found: dict[int, deque[ShownRecord]] = {one: deque(maxlen=MOST_RECORDS) for one in starts}
+        self.found: dict[int, deque[_Found]] = {one: deque(maxlen=MOST_RECORDS) for one in starts}
         self.omitted: set[int] = set()
+        self.shortened: set[int] = set()
         self.scanned = 0
         self.size_bytes = 0
+        self.partitions_read = 0
+        self.is_ordered = True
         self.problems: list[str] = []
 
     def restart(self, partition: int, start: int) -> None:
-        """Begin again at a later offset of a partition."""
+        """Begin again at another offset of a partition."""
         self.starts[partition] = self.reached[partition] = start
         self.found[partition].clear()
         self.omitted.discard(partition)
 
-    def merge(self) -> list[ShownRecord]:
-        """Return the found records by timestamp; those of a partition stay in the order of their offsets."""
-        return list(merge(*self.found.values(), key=lambda record: record.timestamp_ms))
+    def merge(self) -> Iterator[_Found]:
+        """Iterate over the found records by timestamp; those of a partition stay in the order of their offsets."""
+        return iter(merge(*filter(None, self.found.values()), key=lambda record: record.timestamp_ms))
 
-    def merge_backward(self) -> list[ShownRecord]:
-        """Return the found records from the last one to the first."""
-        return list(merge(*map(reversed, self.found.values()), key=lambda record: -record.timestamp_ms))
+    def merge_backward(self) -> Iterator[_Found]:
+        """Iterate over the found records from the last one to the first."""
+        found = map(reversed, filter(None, self.found.values()))
+        return iter(merge(*found, key=lambda record: -record.timestamp_ms))
 
 
 class Scanner:
@@ -108,53 +157,138 @@ class Scanner:
         self._needle = needle
         self._monotonic = monotonic
         self._schemas = schemas
+        self._decode = decoder_of(topic)
         self._give_up_at = monotonic() + MOST_SECONDS
 
-    def scan_forward(self, positions: Positions) -> Scan:
-        """Return the first records from positions on."""
+    def scan_forward(self, positions: Positions, times: Mapping[int, int] | None = None) -> Scan:
+        """Return the first records from positions on. `times` are the timestamps of the records there, if known."""
         reading = _Reading({one: self._clamp(one, offset) for one, offset in positions.items()})
         ends = self._ranges.end
-        while waiting := {
-            one: offset
-            for one, offset in reading.reached.items()
-            if offset < ends[one] and len(reading.found[one]) < MOST_RECORDS
-        }:
-            if not self._read(reading, waiting, ends, keeps_first=True):
+        pending = [one for one, offset in reading.reached.items() if offset < ends[one]]
+        for step in self._plan_forward(pending, times):
+            self._read_after(reading, step.partitions, ends)
+            if self._is_last(reading, step, reading.merge()):
                 break
-        merged = reading.merge()
+        merged = list(reading.merge())
         shown, after = merged[:MOST_RECORDS], dict(reading.reached)
         # A partition with found records that are not shown continues at the first of them.
         for record in reversed(merged[MOST_RECORDS:]):
             after[record.partition] = record.offset
-        return self._finish(reading, shown, reading.starts, after, is_complete=not self._is_exhausted(reading))
+        return self._finish(
+            reading, shown, reading.starts, after, len(pending), is_complete=not self._is_exhausted(reading)
+        )
 
     def scan_backward(self, positions: Positions) -> Scan:
         """Return the last records before positions."""
         ends = {one: self._clamp(one, offset) for one, offset in positions.items()}
-        window = SEARCHED_OFFSETS
-        if not self._needle:
-            window = min(MOST_RECORDS, max(_WINDOW_OF_ALL // max(len(ends), 1), _LEAST_WINDOW))
-        reading = _Reading({one: max(end - window, self._ranges.first[one]) for one, end in ends.items()})
-        is_first = True
-        while waiting := {one: offset for one, offset in reading.reached.items() if offset < ends[one]}:
-            if not self._read(reading, waiting, ends, keeps_first=False):
+        reading = _Reading(ends)
+        pending = [one for one, end in ends.items() if end > self._ranges.first[one]]
+        for step in self._plan_backward(pending):
+            self._read_before(reading, step.partitions, ends)
+            if self._is_last(reading, step, reading.merge_backward()):
                 break
-            if is_first and not self._needle:
-                _skip_to_last(reading, ends)
-            is_first = False
-        merged = reading.merge_backward()
+        merged = list(reading.merge_backward())
         shown, before = merged[:MOST_RECORDS][::-1], dict(reading.starts)
         for one in reading.omitted:
             before[one] = reading.found[one][0].offset
         for record in reversed(merged[MOST_RECORDS:]):
             before[record.partition] = record.offset + 1
         is_complete = all(offset >= ends[one] for one, offset in reading.reached.items())
-        return self._finish(reading, shown, before, reading.reached, is_complete=is_complete)
+        return self._finish(reading, shown, before, reading.reached, len(pending), is_complete=is_complete)
+
+    def _plan_forward(self, pending: Sequence[int], times: Mapping[int, int] | None) -> Iterator[_Step]:
+        if self._needle or len(pending) <= PARTITIONS_PER_STEP:
+            return iter([_Step(pending)])
+        if times is None:
+            times = fetch_oldest_times(self._cluster, self._topic, pending, self._ranges.leaders)
+        return _iter_steps({one: times.get(one, -1) for one in pending})
+
+    def _plan_backward(self, pending: Sequence[int]) -> Iterator[_Step]:
+        if self._needle or len(pending) <= PARTITIONS_PER_STEP:
+            return iter([_Step(pending)])
+        times = fetch_newest_times(self._cluster, self._topic, pending, self._ranges.leaders)
+        # The newest times come first, and those that are not known.
+        return _iter_steps({one: -times.get(one, MOST_OFFSET) for one in pending}, -1)
+
+    def _is_last(self, reading: _Reading, step: _Step, merged: Iterator[_Found]) -> bool:
+        """Count a step, and return whether the scan ends with it."""
+        reading.partitions_read += len(step.partitions)
+        if step.next_time is None:
+            return True
+        last = next(islice(merged, MOST_RECORDS - 1, None), None)
+        if last is not None and step.sign * last.timestamp_ms <= step.next_time:
+            return True
+        reading.is_ordered = reading.partitions_read < MOST_PARTITIONS and not self._is_exhausted(reading)
+        return not reading.is_ordered
+
+    def _read_after(self, reading: _Reading, partitions: Sequence[int], ends: Positions) -> None:
+        """Read the first records of partitions."""
+        while waiting := {
+            one: reading.reached[one]
+            for one in partitions
+            if reading.reached[one] < ends[one] and len(reading.found[one]) < MOST_RECORDS
+        }:
+            if not self._read(reading, waiting, ends, keeps_first=True):
+                break
+
+    def _read_before(self, reading: _Reading, partitions: Sequence[int], ends: Positions) -> None:
+        """Read the last records of partitions."""
+        window = SEARCHED_OFFSETS
+        if not self._needle:
+            window = min(MOST_RECORDS, max(_WINDOW_OF_ALL // max(len(partitions), 1), _LEAST_WINDOW))
+        self._read_windows(reading, partitions, ends, window)
+        if self._needle or window == MOST_RECORDS or self._is_exhausted(reading):
+            return
+        # A partition all of whose read records are shown may have more of them that are newer than those of others.
+        shown = Counter(record.partition for record in islice(reading.merge_backward(), MOST_RECORDS))
+        exhausted = [
+            one
+            for one in partitions
+            if reading.starts[one] > self._ranges.first[one]
+            and one not in reading.shortened
+            and shown[one] == len(reading.found[one])
+        ]
+        self._read_windows(reading, exhausted, ends, MOST_RECORDS)
+
+    def _read_windows(self, reading: _Reading, partitions: Sequence[int], ends: Positions, window: int) -> None:
+        for one in partitions:
+            reading.restart(one, max(ends[one] - window, self._ranges.first[one]))
+        is_first = True
+        while waiting := {one: reading.reached[one] for one in partitions if reading.reached[one] < ends[one]}:
+            if not self._read(reading, waiting, ends, keeps_first=False):
+                break
+            if is_first and not self._needle:
+                _skip_to_last(reading, partitions, ends)
+            is_first = False
 
     def _finish(
-        self, reading: _Reading, shown: list[ShownRecord], before: Positions, after: Positions, *, is_complete: bool
+        self,
+        reading: _Reading,
+        shown: list[_Found],
+        before: Positions,
+        after: Positions,
+        partitions: int,
+        *,
+        is_complete: bool,
     ) -> Scan:
-        return Scan(shown, before, after, reading.scanned, is_complete, reading.problems)
+        return Scan(
+            [self._show(one) for one in shown],
+            before,
+            after,
+            reading.scanned,
+            is_complete,
+            reading.problems,
+            partitions,
+            reading.partitions_read,
+            reading.is_ordered,
+        )
+
+    def _show(self, found: _Found) -> ShownRecord:
+        if isinstance(found, ShownRecord):
+            return found
+        return show_record(
+            found.partition, found.record, LIST_CHARACTERS, found.is_transactional, self._schemas, self._decode
+        )
 
     def _read(self, reading: _Reading, offsets: Positions, ends: Positions, *, keeps_first: bool) -> bool:
         """Read one response of each partition; return False if the scan must end."""
@@ -187,9 +321,9 @@ class Scanner:
                         if keeps_first:
                             reading.reached[partition] = record.offset
                             return
-                    found.append(
-                        show_record(partition, record, LIST_CHARACTERS, header.is_transactional, self._schemas)
-                    )
+                    one = _ReadRecord(partition, record.offset, record.timestamp, record, header.is_transactional)
+                    is_large = len(record.key or b"") + len(record.value or b"") > _LARGE_BYTES
+                    found.append(self._show(one) if is_large else one)
             except ValueError as error:
                 problem = f"the batch at offset {header.base_offset} cannot be decoded: {error}"
                 reading.problems.append(f"{self._topic}-{partition}: {problem}")
@@ -204,12 +338,21 @@ class Scanner:
         return min(max(offset, self._ranges.first[partition]), self._ranges.end[partition])
 
 
-def _skip_to_last(reading: _Reading, ends: Positions) -> None:
+def _skip_to_last(reading: _Reading, partitions: Sequence[int], ends: Positions) -> None:
     """Skip records in partitions whose first response did not reach the end, because records are large.
 
     As many records as fitted into that response are expected to fit into the next one.
     """
-    for partition, reached in reading.reached.items():
+    for partition in partitions:
         start = ends[partition] - max(len(reading.found[partition]), 1)
-        if reached < ends[partition] and start > reading.starts[partition]:
+        if reading.reached[partition] < ends[partition] and start > reading.starts[partition]:
             reading.restart(partition, start)
+            reading.shortened.add(partition)
+
+
+def _iter_steps(times: Mapping[int, int], sign: int = 1) -> Iterator[_Step]:
+    """Iterate over partitions in the order of `times`."""
+    order = sorted(times, key=lambda one: (times[one], one))
+    for start in range(0, len(order), PARTITIONS_PER_STEP):
+        end = start + PARTITIONS_PER_STEP
+        yield _Step(order[start:end], times[order[end]] if end < len(order) else None, sign)

@@ -2,7 +2,15 @@ import threading
 
 import pytest
 
-from odradek.tools.console.cluster_pool import CACHE_S, MOST_CONCURRENT, BusyError, Cache, ClusterPool
+from odradek.tools.console.cluster_pool import (
+    CACHE_S,
+    MOST_CONCURRENT,
+    MOST_SEARCHES,
+    STALE_S,
+    BusyError,
+    Cache,
+    ClusterPool,
+)
 from odradek.tools.kafka.cluster import RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
 
@@ -100,6 +108,36 @@ def test_work_is_bounded():
     it.pool.run(lambda cluster: None)
 
 
+def test_searches_use_half_of_the_connections():
+    it = Fixture(busy_after_s=60.0)
+    running, leave = threading.Semaphore(0), threading.Event()
+
+    def wait(cluster):
+        running.release()
+        leave.wait()
+
+    def search():
+        try:
+            it.pool.search(wait)
+        except BusyError:
+            refused.release()
+
+    refused = threading.Semaphore(0)
+    threads = [threading.Thread(target=search) for _ in range(4 * MOST_SEARCHES)]
+    for thread in threads:
+        thread.start()
+    # Three run, six wait, and three are refused.
+    for _ in range(MOST_SEARCHES):
+        running.acquire()
+        refused.acquire()
+    assert it.pool.run(lambda cluster: "done") == "done"
+    assert not running.acquire(blocking=False)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert it.pool.search(lambda cluster: "done") == "done"
+
+
 def test_results_are_cached_for_some_seconds_and_errors_for_one():
     now = [0.0]
     cache = Cache(lambda: now[0])
@@ -121,6 +159,70 @@ def test_results_are_cached_for_some_seconds_and_errors_for_one():
     assert len(calls) == 1
     now[0] += 1.0
     assert cache.get("other", lambda: "up") == "up"
+
+
+class SlowLoads:
+    """Loads that take a second of a clock, and wait for `finish` in other threads than that of the test."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.cache = Cache(lambda: self.now)
+        self.finish = threading.Semaphore(0)
+        self.count = 0
+        self.error = None
+        self.took_s = 1.0
+
+    def get(self):
+        return self.cache.get("key", self.load, CACHE_S, STALE_S)
+
+    def load(self):
+        if threading.current_thread() is not threading.main_thread():
+            self.finish.acquire()
+        self.now += self.took_s
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+        return self.count
+
+    def finish_reload(self):
+        self.finish.release()
+        [thread] = [one for one in threading.enumerate() if one.name == "reload"]
+        thread.join()
+
+
+def test_callers_do_not_wait_for_a_slow_load_again():
+    it = SlowLoads()
+    assert it.get() == 1
+    it.now += CACHE_S
+    assert [it.get(), it.get()] == [1, 1]
+    it.finish_reload()
+    assert (it.get(), it.count) == (2, 2)
+    it.now += CACHE_S + STALE_S
+    assert it.get() == 3
+
+
+def test_callers_wait_for_a_quick_load():
+    it = SlowLoads()
+    it.took_s = 0.0
+    assert it.get() == 1
+    it.now += CACHE_S
+    assert it.get() == 2
+
+
+@pytest.mark.parametrize("error", [NoResponseError("down"), RequestError("UNSUPPORTED", "no")])
+def test_a_failed_reload_is_reported(error):
+    it = SlowLoads()
+    it.get()
+    it.now += CACHE_S
+    it.error = error
+    assert it.get() == 1
+    it.finish_reload()
+    it.now += STALE_S
+    with pytest.raises(type(error)):
+        it.get()
+    it.error = None
+    it.now += 1.0
+    assert it.get() == 4
 
 
 def test_callers_do_not_wait_long_for_another_one():

@@ -2,9 +2,22 @@ import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import binary, integers, none
 
 from odradek.protocol.batches.record_reader import Record
-from odradek.tools.console.records.decoding import HEX, JSON, LIST_CHARACTERS, NULL, TEXT, contains, indent_json, show
+from odradek.tools.console.records.decoding import (
+    HEX,
+    JSON,
+    LIST_CHARACTERS,
+    NULL,
+    TEXT,
+    contains,
+    indent_json,
+    show,
+    show_record,
+)
+from odradek.tools.logs.decoding import decoder_of
 
 
 @pytest.mark.parametrize(
@@ -65,6 +78,30 @@ def test_notes_about_binary_content():
         int.from_bytes(b"\x00\x00\x00\x00\x2a\x02x\xff", "big")
     )
     assert show(b"\x00\x00\x00\x00\x2a\x02x").note == "may have schema 42 of a schema registry"
+    assert show(b"\x00\x04\x00\x00\x00\x02x").note == ""
+
+
+def test_records_of_internal_topics():
+    def show_offsets(key, value):
+        return show_record(0, Record(0, 0, key, value, ()), 4000, False, None, decoder_of("__consumer_offsets"))
+
+    key = b"\x00\x01\x00\x03a\xc3\xa4\x00\x01t\x00\x00\x00\x07"
+    shown = show_offsets(key, b"\x00\x03" + (5).to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8))
+    assert (shown.key.kind, json.loads(shown.key.text)) == (JSON, {"group": "a\xe4", "topic": "t", "partition": 7})
+    assert (shown.value.kind, json.loads(shown.value.text)["offset"]) == (JSON, 5)
+    assert (shown.key.note, shown.value.note) == ("OFFSET_COMMIT", "OFFSET_COMMIT, version 3")
+    assert (shown.key.size_bytes, shown.value.size_bytes) == (len(key), 24)
+    assert show_offsets(key, None).value.kind == NULL
+    unknown = show_offsets(b"\x00\x11\x00\x01g", b"\x00\x00\x00\x01x")
+    assert (unknown.key.kind, unknown.key.note) == (HEX, "STREAMS_GROUP_METADATA")
+    assert "cannot be decoded" in show_offsets(key[:5], b"x").key.note
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
+@given(key=binary(max_size=40), value=binary(max_size=60) | none(), record_type=integers(0, 25))
+def test_damaged_records_of_internal_topics_are_shown(topic, key, value, record_type):
+    for stored in (key, record_type.to_bytes(2, "big") + key):
+        show_record(0, Record(0, 0, stored, value, ()), 4000, False, None, decoder_of(topic))
 
 
 @pytest.mark.parametrize("needle", [b"the-key", b"value", b"header-name", b"header-value"])

@@ -1,13 +1,20 @@
-from itertools import count, pairwise
+import random
+from itertools import count, islice, pairwise
 from typing import Any, cast
 
 import pytest
 
 from odradek.protocol.batches.batch_builder import build_batch
+from odradek.protocol.batches.record_reader import iter_records
 from odradek.protocol.messages.fetch import (
     FetchResponse,
     FetchResponseFetchableTopicResponse,
     FetchResponsePartitionData,
+)
+from odradek.protocol.messages.list_offsets import (
+    ListOffsetsResponse,
+    ListOffsetsResponseListOffsetsPartitionResponse,
+    ListOffsetsResponseListOffsetsTopicResponse,
 )
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from odradek.tools.console.app import make_app
@@ -15,6 +22,8 @@ from odradek.tools.console.console import Console
 from odradek.tools.console.records import scanning
 from odradek.tools.console.records.scanning import MOST_RECORDS, Ranges, Scanner
 from odradek.tools.console.settings import ConsoleSettings
+from odradek.tools.kafka.connection_errors import UnsupportedRequestError
+from odradek.tools.kafka.offsets import LATEST, MAX_TIMESTAMP
 
 
 class FakeCluster:
@@ -22,6 +31,7 @@ class FakeCluster:
 
     def __init__(self, batches):
         self.batches = batches
+        self.is_old = False
         self.requests = 0
 
     def fetch_topics(self, names):
@@ -35,6 +45,24 @@ class FakeCluster:
 
     def broker(self, node_id):
         return self
+
+    def require_version(self, request_type, version, purpose):
+        if self.is_old:
+            raise UnsupportedRequestError(purpose)
+
+    def ask_broker(self, node_id, request, response_type):
+        partitions = []
+        for asked in request.topics[0].partitions:
+            records = [one for _, batch in self.batches[asked.partition_index] for one in iter_records(batch)]
+            found = max(records, key=lambda one: one.timestamp) if asked.timestamp == MAX_TIMESTAMP else records[0]
+            offset = records[-1].offset + 1 if asked.timestamp == LATEST else found.offset
+            partitions.append(
+                ListOffsetsResponseListOffsetsPartitionResponse(
+                    partition_index=asked.partition_index, error_code=0, offset=offset, timestamp=found.timestamp
+                )
+            )
+        topic = ListOffsetsResponseListOffsetsTopicResponse(name="t", partitions=partitions)
+        return ListOffsetsResponse(topics=[topic])
 
     def send(self, request, response_type, last_version):
         self.requests += 1
@@ -125,6 +153,56 @@ def test_the_page_before_a_page_ends_where_that_begins():
     newest = scanner().scan_backward(ranges.end)
     assert offsets_of(newest) == [(0, one) for one in range(150, 200)]
     assert offsets_of(scanner().scan_forward(newest.after)) == []
+
+
+def make_wide(count, records=3):
+    """Partitions whose records have distinct timestamps, in the order of their offsets."""
+    times = iter(random.Random(1).sample(range(10**6), count * records))
+    found = {}
+    for partition in range(count):
+        own = sorted(islice(times, records))
+        found[partition] = make_batches(records, 2, timestamp=own.__getitem__)
+    return found
+
+
+@pytest.mark.parametrize("is_forward", [True, False])
+def test_pages_of_many_partitions_are_in_the_order_of_the_timestamps(is_forward):
+    batches = make_wide(300)
+    cluster, ranges, scanner = make(batches)
+    expected = sorted(
+        (record.timestamp, partition, record.offset)
+        for partition, each in batches.items()
+        for _, batch in each
+        for record in iter_records(batch)
+    )
+    found, positions = [], ranges.first if is_forward else ranges.end
+    for page in range(18):
+        scan = scanner().scan_forward(positions) if is_forward else scanner().scan_backward(positions)
+        rows = [(one.timestamp_ms, one.partition, one.offset) for one in scan.records]
+        found = found + rows if is_forward else rows + found
+        positions = scan.after if is_forward else scan.before
+        assert scan.is_ordered and scan.partitions_read <= scan.partitions
+        if page == 0:
+            assert (scan.partitions, scan.partitions_read, scan.scanned, cluster.requests) == (300, 50, 150, 1)
+    assert found == expected
+
+
+def test_the_newest_records_of_a_partition_among_many_are_not_left_out():
+    batches = make_wide(200)
+    batches[7] = make_batches(100, 10, timestamp=lambda offset: 10**6 + offset)
+    _, ranges, scanner = make(batches)
+    assert offsets_of(scanner().scan_backward(ranges.end)) == [(7, one) for one in range(50, 100)]
+
+
+def test_a_page_reads_a_part_of_the_partitions_whose_times_are_not_known(monkeypatch):
+    monkeypatch.setattr(scanning, "MOST_PARTITIONS", 500)
+    cluster, ranges, scanner = make(make_wide(700))
+    cluster.is_old = True
+    scan = scanner().scan_backward(ranges.end)
+    assert (scan.partitions, scan.partitions_read, scan.is_ordered) == (700, 500, False)
+    console = Console(lambda: cast(Any, cluster), "", ConsoleSettings())
+    text = make_app(console).test_client().get("/topics/t/records").get_data(as_text=True)
+    assert "Only 500 of 700 partitions were read" in text
 
 
 def test_positions_outside_the_log_are_moved_into_it():
