@@ -84,7 +84,7 @@ def test_a_group_with_a_member(odradek, tool, broker, backend, group, protocol):
         assert member["partitions"] == [f"{group}:0", f"{group}:1"]
         assert (document["state"], document["type"]) == ("Stable", protocol)
         busy = odradek("group", "reset", name, "--all-topics", "--to-latest", "--yes", code=1)
-        assert busy.err == f"odradek: group {name} has 1 members; stop them before a reset\n"
+        assert busy.err == f"odradek: group {name} has 1 member; stop it before a reset\n"
         assert "NON_EMPTY_GROUP" in odradek("group", "delete", name, "--yes", code=1).err
 
 

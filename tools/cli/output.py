@@ -169,6 +169,11 @@ def format_value(value: JsonValue) -> str:
     return str(value)
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number and a noun, in the singular for 1; the plural adds an s unless it is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def make_printable(text: str) -> str:
     """Return a text whose control characters are escaped, because names and values may contain any."""
     if text.isprintable():

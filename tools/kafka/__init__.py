@@ -15,6 +15,8 @@
 - `record_production`: production of one record
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
+- `group_types`: groups, their members and their lag, as values
+- `share_groups`, `streams_groups`: groups of these types
 - `groups`: groups with members, committed offsets and lag
 - `readers`: clients that fetch, from the metrics of brokers
 - `transactions`: transactions of coordinators, and in partitions
