@@ -9,7 +9,7 @@ import typer
 
 from odradek.tools.cli.completions import complete_config_names
 from odradek.tools.cli.groups import Commands, split_pairs
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Output, Row, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
 from odradek.tools.kafka.configs import BROKER, BROKER_LOGGER, RESOURCE_TYPES, ConfigValue, fetch_configs
 
@@ -121,18 +121,26 @@ def alter(
 def show_properties(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one property in full.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/configuration.md.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Show the properties of Odradek's brokers and topics, with their defaults."""
     from odradek.properties import UnknownPropertyError
     from odradek.server.config import reference
 
-    if name is None:
-        sys.stdout.write(reference.format_markdown() if markdown else reference.format_table())
-        return
+    if json and markdown:
+        raise CommandError("--json excludes --markdown", exit_code=EXIT_USAGE)
     try:
-        sys.stdout.write(reference.describe_property(name))
+        if json:
+            from odradek.tools.cli.property_rows import list_properties
+
+            Output(is_json=True).write_json(list_properties(name))
+        elif name is None:
+            sys.stdout.write(reference.format_markdown() if markdown else reference.format_table())
+        else:
+            sys.stdout.write(reference.describe_property(name))
     except UnknownPropertyError as error:
-        raise CommandError(str(error), exit_code=EXIT_USAGE) from None
+        similar = [error.nearest] if error.nearest else []
+        raise CommandError(str(error), exit_code=EXIT_USAGE, similar=similar) from None
 
 
 def _resource_name(kind: ResourceKind, name: str) -> str:

@@ -13,7 +13,7 @@ from odradek.tools.cli.completions import complete_groups
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.offset_reset import check_is_no_share_group, declare_reset
 from odradek.tools.cli.output import JsonValue, Row, Table
-from odradek.tools.cli.session import Outcome, Session, make_outcome, report_problems
+from odradek.tools.cli.session import Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import check
 from odradek.tools.kafka.group_types import SHARE
 from odradek.tools.kafka.groups import (
@@ -58,7 +58,7 @@ def list_all(
     problems: list[str] = []
     rows = list_groups(session.cluster, states or [], types or [], problems)
     session.output.show(Table(("group", "state", "type", "protocol_type", "coordinator"), rows))
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("describe")
@@ -92,7 +92,7 @@ def describe(session: Session, names: GroupNames) -> int:
         documents.append({**fields, "members": members.as_json(), "offsets": offsets.as_json()})
         parts += [fields, members, offsets]
     session.output.show_all(documents, *parts)
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("lag")
@@ -133,7 +133,7 @@ def show_lag(
             table = Table(_WATCH_KEYS, _compute_rows(session, names, problems))
         if not watch:
             session.output.show(table)
-            return report_problems(problems)
+            return session.report_problems(problems)
         if session.output.is_json:
             session.output.write_json_line(table.as_json())
         else:
@@ -141,7 +141,7 @@ def show_lag(
                 sys.stdout.write(_CLEAR)
             session.output.write_table(table)
         sys.stdout.flush()
-        exit_code = report_problems(problems)
+        exit_code = session.report_problems(problems)
         shown += 1
         if shown == count:
             return exit_code

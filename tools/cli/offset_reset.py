@@ -109,7 +109,7 @@ def reset(
         session.output.write_table(table)
     for key in sorted(after):
         if after[key] != wanted[key]:
-            sys.stderr.write(f"odradek: {key[0]}-{key[1]} has no offset {wanted[key]}, {after[key]} is the nearest\n")
+            session.warn(f"{key[0]}-{key[1]} has no offset {wanted[key]}, {after[key]} is the nearest")
     if session.is_dry_run:
         return 0
     session.confirm(f"Set {len(after)} offsets of {name}?")

@@ -68,11 +68,11 @@ class Output:
 
     def write_json(self, document: JsonValue) -> None:
         """Write a document as indented JSON."""
-        self._write(_format_json(document, indent=2) + "\n")
+        self._write(format_json(document, indent=2) + "\n")
 
     def write_json_line(self, document: JsonValue) -> None:
         """Write a document as one line of JSON."""
-        self._write(_format_json(document) + "\n")
+        self._write(format_json(document) + "\n")
 
     def write_line(self, line: str) -> None:
         """Write a line of text."""
@@ -113,7 +113,7 @@ class Output:
         self._stream.write(text)
 
 
-def _format_json(document: JsonValue, indent: int | None = None) -> str:
+def format_json(document: JsonValue, indent: int | None = None) -> str:
     """Format a document, with control characters escaped also above 127, where json.dumps leaves them."""
     text = json.dumps(document, indent=indent, ensure_ascii=False)
     return _JSON_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

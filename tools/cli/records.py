@@ -13,7 +13,7 @@ from odradek.tools.cli.completions import complete_groups, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import make_printable
 from odradek.tools.cli.progress import show_progress
-from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError, Session, write_error
+from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError, Session
 
 if TYPE_CHECKING:
     from odradek.tools.records.decoding import Decoding
@@ -148,7 +148,7 @@ def consume(
         _copy(reader, writer, _UNLIMITED if max_records is None else max_records)
     if decoding.failures:
         count = f"{decoding.failures} record{'' if decoding.failures == 1 else 's'}"
-        write_error(f"{count} could not be decoded, written as stored; {decoding.first_failure}")
+        session.write_error(f"{count} could not be decoded, written as stored; {decoding.first_failure}")
     return EXIT_FAILED if strict and decoding.failures else 0
 
 
@@ -456,9 +456,9 @@ def _make_producer(
         nonlocal reported
         reported += 1
         if reported <= _REPORTED_ERRORS:
-            write_error(message)
+            session.write_error(message)
         elif reported == _REPORTED_ERRORS + 1:
-            write_error("more records fail, which are only counted")
+            session.write_error("more records fail, which are only counted")
 
     return RecordProducer(settings, topic, report)
 

@@ -9,10 +9,9 @@ from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Table
-from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome, report_problems
-from odradek.tools.kafka.cluster import RequestError, check
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
+from odradek.tools.kafka.cluster import check, unknown_name
 from odradek.tools.kafka.offsets import check_partitions, find_leaders
-from odradek.tools.kafka.similar_names import suggest
 from odradek.tools.kafka.transactions import (
     TRANSACTION_KEY,
     find_hanging_transactions,
@@ -62,7 +61,7 @@ def list_transactions(
     except ValueError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from None
     session.output.show(Table(_LIST_KEYS, found))
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("describe")
@@ -81,8 +80,8 @@ def describe(
     [state] = response.transaction_states
     if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         names = [one.transactional_id for one in list_known_transactions(session.cluster)]
-        message = f"transactional id {transactional_id} does not exist{suggest(transactional_id, names)}"
-        raise RequestError("TRANSACTIONAL_ID_NOT_FOUND", message)
+        message = f"transactional id {transactional_id} does not exist"
+        raise unknown_name("TRANSACTIONAL_ID_NOT_FOUND", message, transactional_id, names)
     check(state.error_code, None, f"transactional id {transactional_id}")
     started_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     fields: dict[str, JsonValue] = {

@@ -16,11 +16,10 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from odradek.protocol.types import DecodeError
-from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
+from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error, unknown_name
 from odradek.tools.kafka.consumer_protocol import read_assignment
 from odradek.tools.kafka.group_types import SHARE, Group, ListedGroup, Member, PartitionLag
 from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
-from odradek.tools.kafka.similar_names import suggest
 
 if TYPE_CHECKING:
     from odradek.tools.kafka.share_groups import ShareOffset
@@ -73,7 +72,7 @@ def unknown_group(cluster: Cluster, name: str) -> RequestError:
     if name in listed:
         kind = f"{listed[name].type} group".lstrip()
         return RequestError("GROUP_ID_NOT_FOUND", f"group {name} is a {kind}, which this command does not support")
-    return RequestError("GROUP_ID_NOT_FOUND", f"group {name} does not exist{suggest(name, listed)}")
+    return unknown_name("GROUP_ID_NOT_FOUND", f"group {name} does not exist", name, listed)
 
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:

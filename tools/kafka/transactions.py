@@ -13,6 +13,7 @@ from odradek.protocol.messages.list_transactions import ListTransactionsRequest,
 from odradek.tools.kafka.cluster import Cluster, check, make_error
 from odradek.tools.kafka.connection_errors import NoResponseError, UnsupportedRequestError
 from odradek.tools.kafka.offsets import TopicPartition, group_by_leader
+from odradek.tools.kafka.problems import Problem
 
 TRANSACTION_KEY: Final = 1
 """The type of the coordinators of transactions, in FindCoordinator."""
@@ -81,7 +82,7 @@ def list_known_transactions(
         except NoResponseError as error:
             if problems is None:
                 raise
-            problems.append(f"transactions of broker {broker}: {error}")
+            problems.append(Problem(f"transactions of broker {broker}", error))
             continue
         check(response.error_code, None, f"transactions of broker {broker}")
         if response.unknown_state_filters:
