@@ -92,6 +92,17 @@ def test_levels_of_loggers(odradek, tool):
     odradek("config", "alter", "broker-logger", node, "--delete", name)
 
 
+def test_a_name_that_no_broker_has(odradek):
+    alter = ["config", "alter", "broker", "default"]
+    done = odradek(*alter, "--set", "log.cleaner.thread=2")
+    node = odradek("cluster", "status", "--json").json["brokers"][0]["id"]
+    assert done.err.startswith(
+        f"odradek: broker {node} has no configuration log.cleaner.thread; did you mean log.cleaner.threads"
+    )
+    odradek(*alter, "--delete", "log.cleaner.thread")
+    assert odradek(*alter, "--set", "leader.replication.throttled.rate=1000", "--dry-run").err == ""
+
+
 def test_the_resources(odradek, topic):
     rows = odradek("config", "list", "topic", "--json").json
     assert {"type": "topic", "name": topic} in rows

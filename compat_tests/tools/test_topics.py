@@ -124,3 +124,8 @@ def test_refusals_of_the_broker(odradek, topic, unique):
     assert missing.err.startswith(
         f"odradek: topic {topic} has no configuration retention.mss; did you mean retention.ms"
     )
+
+
+def test_a_configuration_that_topics_have_not(odradek, unique):
+    refused = odradek("topic", "create", unique, "--config", "retenton.ms=1", code=1).err
+    assert refused.startswith(f"odradek: topic {unique}: INVALID_CONFIG") and "did you mean retention.ms" in refused

@@ -41,7 +41,10 @@ def test_transactions(odradek, tool, ongoing):
     assert odradek("transaction", "list", "--producer-id", str(row["producer_id"]), "--json").json == [row]
     long_open = odradek("transaction", "list", "--duration-filter", "3600000", "--json").json
     assert row not in long_open
-    assert odradek("transaction", "list", "--state", "Odd", code=2).err == "odradek: unknown state: Odd\n"
+    assert odradek("transaction", "list", "--state", "Odd", code=2).err == (
+        "odradek: there is no transaction state Odd; there are Empty, Ongoing, PrepareCommit, PrepareAbort, "
+        "CompleteCommit, CompleteAbort, PrepareEpochFence, Dead\n"
+    )
 
     shown = odradek("transaction", "describe", ongoing, "--json").json
     [described] = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", ongoing))

@@ -4,7 +4,7 @@ The options are those of Kafka's kafka-acls.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -18,6 +18,7 @@ from odradek.server.store_tools.acl_rules import (
     make_deletions,
     make_filters,
 )
+from odradek.tools.cli.choices import unknown_choice
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
@@ -39,13 +40,16 @@ def _parse_pattern_type(text: str) -> PatternType:
     return _parse_code(PatternType, text)
 
 
+_KINDS: Final[dict[type[Any], str]] = {Operation: "operation", PatternType: "pattern type"}
+
+
 def _parse_code(kind: type[C], text: str) -> C:
     try:
         code = kind.parse(str(text).strip())
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    except ValueError:
+        code = kind(0)
     if not code:
-        raise typer.BadParameter(f"unknown {kind.__name__}: {text!r}")
+        raise unknown_choice(_KINDS[kind], text, [each.title for each in kind if each])
     return code
 
 

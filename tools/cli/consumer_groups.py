@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from odradek.protocol.errors import ErrorCode
+from odradek.tools.cli.choices import GROUP_STATES, GROUP_TYPES, find_choices
 from odradek.tools.cli.completions import complete_groups
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.offset_reset import check_is_no_share_group, declare_reset
@@ -56,7 +57,9 @@ def list_all(
 ) -> int:
     """List the groups."""
     problems: list[str] = []
-    rows = list_groups(session.cluster, states or [], types or [], problems)
+    wanted_states = find_choices("group state", states or [], GROUP_STATES)
+    wanted_types = find_choices("group type", types or [], GROUP_TYPES)
+    rows = list_groups(session.cluster, wanted_states, wanted_types, problems)
     session.output.show(Table(("group", "state", "type", "protocol_type", "coordinator"), rows))
     return session.report_problems(problems)
 

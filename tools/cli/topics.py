@@ -12,7 +12,7 @@ from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import JsonValue, Table
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import check
+from odradek.tools.kafka.cluster import RequestError, check
 
 REQUEST_TIMEOUT_MS: Final = 60_000
 _PARTITION_KEYS: Final = ("partition", "leader", "replicas", "isr", "offline")
@@ -119,7 +119,7 @@ def create(
     for topic in response.topics:
         exists = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists
         code = 0 if exists else topic.error_code
-        outcomes.append(make_outcome(topic.name, code, topic.error_message))
+        outcomes.append(_explain_configs(make_outcome(topic.name, code, topic.error_message), configs))
         if topic.num_partitions > 0:
             details[topic.name] = f"with {_count(topic.num_partitions, 'partition')}, " + _count(
                 topic.replication_factor, "replica"
@@ -127,6 +127,22 @@ def create(
         elif exists:
             details[topic.name] = "before"
     return session.finish("topic", "created", outcomes, details)
+
+
+def _explain_configs(outcome: Outcome, configs: Mapping[str, str]) -> Outcome:
+    """Return a result with the nearest names of a configuration that topics have not."""
+    if outcome.error is None or outcome.error.code != ErrorCode.INVALID_CONFIG.name:
+        return outcome
+    # Imported here because only a mistake needs the declarations.
+    from odradek.log.config import LogConfig
+    from odradek.tools.kafka.similar_names import find_similar, format_suggestion
+
+    known = LogConfig.declared()
+    for name in configs:
+        if name not in known and (similar := find_similar(name, known)):
+            message = f"{outcome.error}{format_suggestion(similar)}"
+            return Outcome(outcome.name, RequestError(outcome.error.code, message, similar))
+    return outcome
 
 
 @commands.command("alter", is_change=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from odradek.protocol.errors import ErrorCode
+from odradek.tools.cli.choices import TRANSACTION_STATES, find_choices
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Table
@@ -56,8 +57,9 @@ def list_transactions(
 ) -> int:
     """List the transactional ids."""
     problems: list[str] = []
+    wanted = find_choices("transaction state", states or [], TRANSACTION_STATES)
     try:
-        found = list_known_transactions(session.cluster, states, producer_ids, duration_ms, pattern, problems)
+        found = list_known_transactions(session.cluster, wanted, producer_ids, duration_ms, pattern, problems)
     except ValueError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from None
     session.output.show(Table(_LIST_KEYS, found))
