@@ -260,9 +260,15 @@ def test(
     if config is None:
         raise CommandError("specify --store server.properties", exit_code=EXIT_USAGE)
     from odradek.server.store_tools.acls import explain
+    from odradek.server.store_tools.errors import OpenStoreError
     from odradek.tools.cli.output import Output
 
-    is_allowed, rule = explain(config, principal, host, asked, resource.resource_type, resource.name or "")
+    try:
+        is_allowed, rule = explain(config, principal, host, asked, resource.resource_type, resource.name or "")
+    except OpenStoreError:
+        raise CommandError(
+            "the broker is running, with its metadata store open: stop it, or look at its rules with `odradek acl list`"
+        ) from None
     Output(is_json=False).write_line(f"{'allowed' if is_allowed else 'denied'}: {rule}")
     return 0 if is_allowed else EXIT_DENIED
 
