@@ -1,7 +1,7 @@
 """The commands `odradek config`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -74,8 +74,11 @@ def describe(
     documents: list[JsonValue] = []
     parts: list[Table | Mapping[str, JsonValue]] = []
     for resource in resources:
-        rows = [_make_row(one, documentation) for one in found[resource] if show_all or one.is_changed]
-        keys = (*_KEYS, "documentation") if documentation else _KEYS
+        values = [one for one in found[resource] if show_all or one.is_changed]
+        keys: tuple[str, ...] = (*_KEYS, "documentation") if documentation else _KEYS
+        rows = [_make_row(one, documentation) for one in values]
+        if kind is ResourceKind.BROKER_LOGGER:
+            keys, rows = _join_aliases(keys, rows, [one.name for one in found[resource]])
         table = Table(keys, rows, f"{resource[0]} {resource[1] or ALL_BROKERS}", is_marked=_is_changed)
         documents.append({"type": resource[0], "name": resource[1] or ALL_BROKERS, "configs": table.as_json()})
         parts.append(table)
@@ -156,6 +159,18 @@ def _make_row(one: ConfigValue, with_documentation: bool) -> Row:
     value, default = (_HIDDEN, None) if one.is_sensitive else (one.value, one.default)
     row = (one.name, value, one.source, default, one.is_changed, one.is_read_only)
     return (*row, one.documentation) if with_documentation else row
+
+
+def _join_aliases(
+    keys: tuple[str, ...], rows: Sequence[Row], names: Sequence[str]
+) -> tuple[tuple[str, ...], list[Row]]:
+    """Return columns and rows of loggers with one row for those that have several names."""
+    from odradek.tools.kafka.broker_loggers import find_aliases
+
+    aliases = find_aliases(names)
+    if not any(aliases.values()):
+        return keys, list(rows)
+    return (*keys, "aliases"), [(*row, aliases[str(row[0])]) for row in rows if row[0] in aliases]
 
 
 def _is_changed(row: Row) -> bool:

@@ -9,6 +9,7 @@
 - `cluster`: requests to a broker, the controller, leaders and coordinators
 - `consumer_protocol`: subscriptions and assignments of consumers
 - `similar_names`: the nearest names of a misspelt one
+- `broker_loggers`: loggers of a broker that have a level of their own
 - `configs`: configurations of resources, read from a cluster
 - `config_changes`: changes of configurations
 - `topic_changes`: creation and deletion of a topic
