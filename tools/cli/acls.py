@@ -19,6 +19,12 @@ from odradek.server.store_tools.acl_rules import (
     make_filters,
 )
 from odradek.tools.cli.choices import unknown_choice
+from odradek.tools.cli.completions import (
+    complete_groups,
+    complete_operations,
+    complete_topics,
+    complete_transactional_ids,
+)
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
@@ -54,9 +60,18 @@ def _parse_code(kind: type[C], text: str) -> C:
 
 
 Names = list[str] | None
-Topic = Annotated[Names, typer.Option("--topic", metavar="NAME", help="Topic of this name.")]
-Group = Annotated[Names, typer.Option("--group", metavar="NAME", help="Group of this name.")]
-TransactionalId = Annotated[Names, typer.Option("--transactional-id", metavar="NAME", help="TransactionalId.")]
+Topic = Annotated[
+    Names, typer.Option("--topic", metavar="NAME", autocompletion=complete_topics, help="Topic of this name.")
+]
+Group = Annotated[
+    Names, typer.Option("--group", metavar="NAME", autocompletion=complete_groups, help="Group of this name.")
+]
+TransactionalId = Annotated[
+    Names,
+    typer.Option(
+        "--transactional-id", metavar="NAME", autocompletion=complete_transactional_ids, help="TransactionalId."
+    ),
+]
 Token = Annotated[Names, typer.Option("--delegation-token", metavar="ID", help="DelegationToken.")]
 UserPrincipal = Annotated[Names, typer.Option("--user-principal", metavar="NAME", help="User, for its tokens.")]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
@@ -72,7 +87,12 @@ Allowed = Annotated[Names, typer.Option("--allow-principal", metavar="Type:name"
 AllowedHost = Annotated[Names, typer.Option("--allow-host", metavar="ADDRESS", help="Allow from this address (*).")]
 Denied = Annotated[Names, typer.Option("--deny-principal", metavar="Type:name", help="User:* is everybody.")]
 DeniedHost = Annotated[Names, typer.Option("--deny-host", metavar="ADDRESS", help="Deny from this address (*).")]
-Operations = Annotated[Names, typer.Option("--operation", metavar="NAME", help="Such as Read (All); repeatable.")]
+Operations = Annotated[
+    Names,
+    typer.Option(
+        "--operation", metavar="NAME", autocompletion=complete_operations, help="Such as Read (All); repeatable."
+    ),
+]
 Producer = Annotated[bool, typer.Option("--producer", help="Write, Describe and Create on the topics.")]
 Consumer = Annotated[bool, typer.Option("--consumer", help="Read and Describe on the topics, Read on the groups.")]
 Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: IdempotentWrite on the cluster.")]
@@ -227,7 +247,9 @@ def delete(
 def test(
     principal: Annotated[str, typer.Option("--principal", metavar="Type:name", help="The client, such as User:alice.")],
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The client's numeric address.")],
-    operation: Annotated[str, typer.Option("--operation", metavar="NAME", help="Such as Read.")],
+    operation: Annotated[
+        str, typer.Option("--operation", metavar="NAME", autocompletion=complete_operations, help="Such as Read.")
+    ],
     topic: Topic = None,
     group: Group = None,
     transactional_id: TransactionalId = None,

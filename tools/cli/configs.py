@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from odradek.tools.cli.completions import complete_config_names
+from odradek.tools.cli.completions import complete_changed_configs, complete_config_names, complete_config_settings
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import JsonValue, Output, Row, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
@@ -91,11 +91,23 @@ def alter(
     kind: Kind,
     names: Names,
     changed: Annotated[
-        list[str] | None, typer.Option("--set", "--add-config", metavar="name=value", help="Set a value; repeatable.")
+        list[str] | None, typer.Option(
+            "--set",
+            "--add-config",
+            metavar="name=value",
+            autocompletion=complete_config_settings,
+            help="Set a value; repeatable.",
+        ),
     ] = None,
     deleted: Annotated[
         list[str] | None,
-        typer.Option("--delete", "--delete-config", metavar="NAME", help="Return to the default; repeatable."),
+        typer.Option(
+            "--delete",
+            "--delete-config",
+            metavar="NAME",
+            autocompletion=complete_changed_configs,
+            help="Return to the default; repeatable.",
+        ),
     ] = None,
     appended: Annotated[
         list[str] | None, typer.Option("--append", metavar="name=value", help="Add an item to a list; repeatable.")

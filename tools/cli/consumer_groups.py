@@ -10,7 +10,7 @@ import typer
 
 from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.choices import GROUP_STATES, GROUP_TYPES, find_choices
-from odradek.tools.cli.completions import complete_groups
+from odradek.tools.cli.completions import complete_group_states, complete_group_types, complete_groups
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.offset_reset import check_is_no_share_group, declare_reset
 from odradek.tools.cli.output import JsonValue, Row, Table
@@ -49,10 +49,22 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=comple
 def list_all(
     session: Session,
     states: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Empty.")
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            autocompletion=complete_group_states,
+            help="Only groups in this state, such as Empty.",
+        ),
     ] = None,
     types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only groups of this type, such as classic.")
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            autocompletion=complete_group_types,
+            help="Only groups of this type, such as classic.",
+        ),
     ] = None,
 ) -> int:
     """List the groups."""

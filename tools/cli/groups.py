@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
+from odradek.tools.cli.completions import complete_profiles
 from odradek.tools.cli.output import Output
 from odradek.tools.cli.session import EXIT_USAGE, Session
 from odradek.tools.kafka.similar_names import find_similar, format_suggestion
@@ -34,7 +35,12 @@ _CONNECTION: Final = {
         str | None,
         typer.Option(metavar="FILE", help="Client properties such as security.protocol, as for Kafka's tools."),
     ],
-    "profile": Annotated[str | None, typer.Option(metavar="NAME", help="Table of the profile file; see docs/cli.md.")],
+    "profile": Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=complete_profiles, help="Table of the profile file; see docs/cli.md."
+        ),
+    ],
 }
 _JSON: Final = {"json": Annotated[bool, typer.Option("--json", help="Write JSON.")]}
 _DRY_RUN: Final = {

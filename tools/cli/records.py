@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
-from odradek.tools.cli.completions import complete_groups, complete_topics
+from odradek.tools.cli.completions import complete_formats, complete_groups, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import make_printable
 from odradek.tools.cli.progress import show_progress
@@ -31,9 +31,16 @@ _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
 commands = Commands("record", "Records: consume and produce.")
 
 KeyFormat = Annotated[
-    str, typer.Option(metavar="FORMAT", help="text, json, hex, base64, int32 and others, avro, protobuf or registry.")
+    str,
+    typer.Option(
+        metavar="FORMAT",
+        autocompletion=complete_formats,
+        help="text, json, hex, base64, int32 and others, avro, protobuf or registry.",
+    ),
 ]
-ValueFormat = Annotated[str, typer.Option(metavar="FORMAT", help="The same for values.")]
+ValueFormat = Annotated[
+    str, typer.Option(metavar="FORMAT", autocompletion=complete_formats, help="The same for values.")
+]
 KeySchema = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Schema of keys: Avro's JSON, or a descriptor set of protoc.")
 ]

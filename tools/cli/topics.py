@@ -8,7 +8,7 @@ import typer
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
-from odradek.tools.cli.completions import complete_topics
+from odradek.tools.cli.completions import complete_topic_settings, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import JsonValue, Table
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
@@ -23,7 +23,12 @@ TopicNames = Annotated[
     list[str], typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Names of topics.")
 ]
 ConfigPairs = Annotated[
-    list[str] | None, typer.Option("--config", metavar="name=value", help="Set a configuration; repeatable.")
+    list[str] | None, typer.Option(
+        "--config",
+        metavar="name=value",
+        autocompletion=complete_topic_settings,
+        help="Set a configuration; repeatable.",
+    ),
 ]
 
 

@@ -7,7 +7,7 @@ import typer
 
 from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.choices import TRANSACTION_STATES, find_choices
-from odradek.tools.cli.completions import complete_topics
+from odradek.tools.cli.completions import complete_topics, complete_transaction_states, complete_transactional_ids
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
@@ -36,6 +36,9 @@ _DEFAULT_TIMEOUT_MS: Final = 900_000
 commands = Commands("transaction", "Transactions.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Topic.")]
+TransactionalId = Annotated[
+    str, typer.Argument(metavar="ID", autocompletion=complete_transactional_ids, help="Transactional id.")
+]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.")]
 
 
@@ -43,7 +46,13 @@ Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Numb
 def list_transactions(
     session: Session,
     states: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, such as Ongoing.")
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            autocompletion=complete_transaction_states,
+            help="Only in this state, such as Ongoing.",
+        ),
     ] = None,
     producer_ids: Annotated[
         list[int] | None, typer.Option("--producer-id", metavar="N", help="Only of this producer; repeatable.")
@@ -69,7 +78,7 @@ def list_transactions(
 @commands.command("describe")
 def describe(
     session: Session,
-    transactional_id: Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")],
+    transactional_id: TransactionalId,
 ) -> None:
     """Show the state of a transactional id, and the partitions in its transaction."""
     from odradek.protocol.messages.describe_transactions import (

@@ -111,6 +111,12 @@ def find_profile_file(environment: Mapping[str, str]) -> Path:
     return Path(configuration) / "odradek" / "profiles.toml"
 
 
+def list_profiles(environment: Mapping[str, str]) -> list[str]:
+    """Return the names in the profile file. Raises OSError, ValueError."""
+    with find_profile_file(environment).open("rb") as opened:
+        return sorted(tomllib.load(opened))
+
+
 def _read_profile(selected: str | None, file: Path) -> dict[str, str]:
     """Return the properties of a profile; without a selection those of `default`, which need not exist."""
     try:
