@@ -136,3 +136,27 @@ def test_refusals(odradek, topic):
     assert "must be the id of a broker" in odradek("config", "describe", "broker", "one", code=2).err
     assert "there is no live broker 77" in odradek("config", "describe", "broker", "77", code=1).err
     odradek("config", "alter", "topic", topic, code=2)
+
+
+def test_client_metrics(odradek, tool, unique):
+    odradek("config", "alter", "client-metrics", unique, "--set", "interval.ms=30000", "--set", "metrics=org.apache.")
+
+    def check_set():
+        shown = tool(tools.CLIENT_METRICS, "--describe", "--name", unique).stdout
+        by_tool = dict(re.findall(r"^  (\S+)=(\S*)", shown, re.MULTILINE))
+        own = values(odradek, "client-metrics", unique)
+        assert own == {"interval.ms": "30000", "metrics": "org.apache."}
+        assert {name: by_tool[name] for name in own} == own, shown
+        rows = odradek("config", "list", "client-metrics", "--json").json
+        assert sorted(row["name"] for row in rows) == sorted(tool(tools.CLIENT_METRICS, "--list").lines)
+        assert {"type": "client-metrics", "name": unique} in rows
+
+    eventually(check_set)
+    tool(tools.CLIENT_METRICS, "--alter", "--name", unique, "--interval", "60000")
+    eventually(lambda: _check(values(odradek, "client-metrics", unique)["interval.ms"] == "60000"))
+    odradek("config", "alter", "client-metrics", unique, "--delete", "interval.ms", "--delete", "metrics")
+    eventually(lambda: _check(unique not in tool(tools.CLIENT_METRICS, "--list").lines))
+
+
+def _check(is_true):
+    assert is_true

@@ -4,6 +4,7 @@ A table is drawn by rich on a terminal, and is plain aligned text otherwise. Ric
 tables are aligned text with the same styles, because rich takes 600 ms for 1,000 rows.
 """
 
+import base64
 import json
 import os
 import re
@@ -172,6 +173,11 @@ def format_value(value: JsonValue) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number and a noun, in the singular for 1; the plural adds an s unless it is given."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def format_uuid(uuid: bytes) -> str:
+    """Return a UUID in the form of Kafka's tools."""
+    return base64.urlsafe_b64encode(uuid).rstrip(b"=").decode()
 
 
 def make_printable(text: str) -> str:

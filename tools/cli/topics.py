@@ -1,6 +1,5 @@
 """The commands `odradek topic`."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
@@ -10,12 +9,13 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from odradek.tools.cli.completions import complete_topic_settings, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
-from odradek.tools.cli.output import JsonValue, Table
+from odradek.tools.cli.output import JsonValue, Row, Table, count, format_uuid
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import RequestError, check
 
 REQUEST_TIMEOUT_MS: Final = 60_000
 _PARTITION_KEYS: Final = ("partition", "leader", "replicas", "isr", "offline")
+_ELR_KEYS: Final = ("elr", "last_known_elr")
 
 commands = Commands("topic", "Topics.")
 
@@ -51,22 +51,29 @@ def list_topics(
 def describe(session: Session, names: TopicNames) -> None:
     """Show the partitions of topics, and configurations that differ from the defaults of the cluster."""
     from odradek.tools.kafka.configs import TOPIC, fetch_configs
+    from odradek.tools.kafka.eligible_leaders import fetch_eligible_leaders
 
     topics = session.cluster.fetch_topics(names)
     found = fetch_configs(session.cluster, [(TOPIC, topic.name or "") for topic in topics])
+    eligible = fetch_eligible_leaders(session.cluster.any_broker(), names)
     documents: list[JsonValue] = []
     parts: list[Table | Mapping[str, JsonValue]] = []
     for topic in topics:
         configs = {one.name: one.value for one in found[TOPIC, topic.name or ""] if one.is_changed}
         fields: dict[str, JsonValue] = {
             "topic": topic.name,
-            "id": _format_id(topic.topic_id),
+            "id": format_uuid(topic.topic_id),
             "internal": topic.is_internal,
             "partition_count": len(topic.partitions),
             "replication_factor": _replication_factor(topic),
             "configs": configs,
         }
-        table = Table(_PARTITION_KEYS, [_partition_row(each) for each in topic.partitions], is_marked=lacks_replicas)
+        elrs = eligible.get(topic.name or "", {})
+        rows: list[Row] = [_partition_row(each) for each in topic.partitions]
+        if elrs:
+            replicas = [elrs.get(each.partition_index, ([], [])) for each in topic.partitions]
+            rows = [(*row, *each) for row, each in zip(rows, replicas, strict=True)]
+        table = Table((*_PARTITION_KEYS, *(_ELR_KEYS if elrs else ())), rows, is_marked=lacks_replicas)
         documents.append({**fields, "partitions": table.as_json()})
         parts += [fields, table]
     session.output.show_all(documents, *parts)
@@ -126,7 +133,7 @@ def create(
         code = 0 if exists else topic.error_code
         outcomes.append(_explain_configs(make_outcome(topic.name, code, topic.error_message), configs))
         if topic.num_partitions > 0:
-            details[topic.name] = f"with {_count(topic.num_partitions, 'partition')}, " + _count(
+            details[topic.name] = f"with {count(topic.num_partitions, 'partition')}, " + count(
                 topic.replication_factor, "replica"
             )
         elif exists:
@@ -220,7 +227,7 @@ def delete(
     found = [name for name in names if name in existing]
     partitions = sum(len(existing[name].partitions) for name in found)
     if found:
-        what = f"{_count(len(found), 'topic')} ({', '.join(found)}) with {_count(partitions, 'partition')}"
+        what = f"{count(len(found), 'topic')} ({', '.join(found)}) with {count(partitions, 'partition')}"
         session.confirm(f"Delete {what} and all records?")
     if session.is_dry_run or not found:
         return session.finish("topic", "deleted", [Outcome(name) for name in found])
@@ -259,12 +266,3 @@ def lacks_replicas(row: Sequence[JsonValue]) -> bool:
     """True for a row of number, leader, replicas, ISR and others, if leader or replicas are missing."""
     _, leader, replicas, isr, *_ = row
     return leader is None or len(isr) < len(replicas)  # type: ignore[arg-type]
-
-
-def _format_id(topic_id: bytes) -> str:
-    """Return a topic id in the form of Kafka's tools."""
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -14,6 +14,7 @@
 - `config_changes`: changes of configurations
 - `topic_changes`: creation and deletion of a topic
 - `record_production`: production of one record
+- `eligible_leaders`: eligible leader replicas of partitions
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
 - `group_types`: groups, their members and their lag, as values
