@@ -10,11 +10,14 @@ from odradek.protocol.messages.metadata import MetadataResponsePartition, Metada
 from odradek.tools.cli.completions import complete_topic_settings, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import JsonValue, Row, Table, count, format_uuid
+from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import RequestError, check
 
 REQUEST_TIMEOUT_MS: Final = 60_000
 _PARTITION_KEYS: Final = ("partition", "leader", "replicas", "isr", "offline")
+_TOPICS_PER_REQUEST: Final = 100
+"""Maximum number of topics that a request deletes."""
 _ELR_KEYS: Final = ("elr", "last_known_elr")
 
 commands = Commands("topic", "Topics.")
@@ -231,13 +234,19 @@ def delete(
         session.confirm(f"Delete {what} and all records?")
     if session.is_dry_run or not found:
         return session.finish("topic", "deleted", [Outcome(name) for name in found])
-    request = messages.DeleteTopicsRequest(
-        topics=[messages.DeleteTopicsRequestDeleteTopicState(name=name) for name in found],
-        topic_names=found,
-        timeout_ms=REQUEST_TIMEOUT_MS,
-    )
-    response = session.cluster.ask_controller(request, messages.DeleteTopicsResponse)
-    outcomes = [make_outcome(one.name or "", one.error_code, one.error_message) for one in response.responses]
+    outcomes = []
+    is_long = len(found) > _TOPICS_PER_REQUEST
+    with show_progress("deleting topics", len(found), is_wanted=is_long, are_bytes=False) as advance:
+        for start in range(0, len(found), _TOPICS_PER_REQUEST):
+            some = found[start : start + _TOPICS_PER_REQUEST]
+            request = messages.DeleteTopicsRequest(
+                topics=[messages.DeleteTopicsRequestDeleteTopicState(name=name) for name in some],
+                topic_names=some,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
+            response = session.cluster.ask_controller(request, messages.DeleteTopicsResponse)
+            outcomes += [make_outcome(one.name or "", one.error_code, one.error_message) for one in response.responses]
+            advance(len(some))
     return session.finish("topic", "deleted", outcomes)
 
 

@@ -10,6 +10,7 @@ from odradek.tools.cli.choices import TRANSACTION_STATES, find_choices
 from odradek.tools.cli.completions import complete_topics, complete_transaction_states, complete_transactional_ids
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Table
+from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import check, unknown_name
 from odradek.tools.kafka.offsets import check_partitions, find_leaders
@@ -155,7 +156,8 @@ def find_hanging(
     if topic is not None and partition is not None and broker is None:
         check_partitions([(topic, partition)], leaders)
     before_ms = int(time.time() * 1000) - max_timeout_ms
-    rows = find_hanging_transactions(session.cluster, leaders, before_ms)
+    with show_progress("reading producers of partitions", len(leaders), are_bytes=False) as advance:
+        rows = find_hanging_transactions(session.cluster, leaders, before_ms, advance)
     session.output.show(Table(_HANGING_KEYS, rows, is_marked=lambda row: True))
 
 
