@@ -170,9 +170,9 @@ def format_value(value: JsonValue) -> str:
     return str(value)
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number and a noun, in the singular for 1; the plural adds an s unless it is given."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+def count(number: int, noun: str) -> str:
+    """Return a number and a noun, in the plural unless the number is 1."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_uuid(uuid: bytes) -> str:

@@ -9,13 +9,14 @@ from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.choices import TRANSACTION_STATES, find_choices
 from odradek.tools.cli.completions import complete_topics, complete_transaction_states, complete_transactional_ids
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import JsonValue, Table
+from odradek.tools.cli.output import JsonValue, Table, count
 from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import check, unknown_name
+from odradek.tools.kafka.cluster import RequestError, check, unknown_name
 from odradek.tools.kafka.offsets import check_partitions, find_leaders
 from odradek.tools.kafka.transactions import (
     TRANSACTION_KEY,
+    describe_transactions,
     find_hanging_transactions,
     iter_producers,
     list_known_transactions,
@@ -91,9 +92,7 @@ def describe(
     response = session.cluster.ask_coordinator(transactional_id, TRANSACTION_KEY, request, DescribeTransactionsResponse)
     [state] = response.transaction_states
     if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        names = [one.transactional_id for one in list_known_transactions(session.cluster)]
-        message = f"transactional id {transactional_id} does not exist"
-        raise unknown_name("TRANSACTIONAL_ID_NOT_FOUND", message, transactional_id, names)
+        raise _unknown_id(session, transactional_id)
     check(state.error_code, None, f"transactional id {transactional_id}")
     started_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     fields: dict[str, JsonValue] = {
@@ -159,6 +158,31 @@ def find_hanging(
     with show_progress("reading producers of partitions", len(leaders), are_bytes=False) as advance:
         rows = find_hanging_transactions(session.cluster, leaders, before_ms, advance)
     session.output.show(Table(_HANGING_KEYS, rows, is_marked=lambda row: True))
+
+
+@commands.command("terminate", is_destructive=True)
+def terminate(session: Session, transactional_id: TransactionalId) -> int:
+    """Abort the open transaction of a transactional id, also a prepared one, and fence its producer."""
+    from odradek.tools.kafka.transaction_changes import terminate_transaction
+
+    found = describe_transactions(session.cluster, [transactional_id])
+    if transactional_id not in found:
+        raise _unknown_id(session, transactional_id)
+    state = found[transactional_id]
+    if state.start_time_ms is None:
+        raise CommandError(f"transactional id {transactional_id} has no open transaction; its state is {state.state}")
+    partitions = count(len(state.partitions), "partition")
+    session.confirm(f"Abort the transaction of {transactional_id} in {partitions} and fence its producer?")
+    if session.is_dry_run:
+        return session.finish("transaction", "terminated", [Outcome(transactional_id)])
+    code = terminate_transaction(session.cluster, state)
+    return session.finish("transaction", "terminated", [make_outcome(transactional_id, code)])
+
+
+def _unknown_id(session: Session, transactional_id: str) -> RequestError:
+    names = [one.transactional_id for one in list_known_transactions(session.cluster)]
+    message = f"transactional id {transactional_id} does not exist"
+    return unknown_name("TRANSACTIONAL_ID_NOT_FOUND", message, transactional_id, names)
 
 
 @commands.command("abort", is_destructive=True)

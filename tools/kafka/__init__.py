@@ -22,6 +22,7 @@
 - `groups`: groups with members, committed offsets and lag
 - `readers`: clients that fetch, from the metrics of brokers
 - `transactions`: transactions of coordinators, and in partitions
+- `transaction_changes`: termination of a transaction
 - `times`: times and durations in command lines
 - `scram_users`: SCRAM users
 - `acls`: ACLs
