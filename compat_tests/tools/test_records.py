@@ -305,3 +305,9 @@ def test_the_examples_of_the_documentation(odradek, admin, stdin, monkeypatch, t
     for name in ("orders", "payments"):
         odradek("topic", "delete", name, "--yes")
     assert ran >= 14
+
+
+def test_a_topic_that_does_not_exist(odradek, unique, stdin):
+    stdin(b"1\n")
+    refused = odradek("record", "produce", f"{unique}-missing", code=1).err
+    assert refused.endswith(f"; `odradek topic create {unique}-missing` creates it\n")

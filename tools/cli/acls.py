@@ -26,7 +26,7 @@ from odradek.tools.cli.completions import (
     complete_transactional_ids,
 )
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import Table
+from odradek.tools.cli.output import Table, count
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
 from odradek.tools.cli.store_options import StoreFile, StoreOverrides, find_store
 
@@ -228,7 +228,7 @@ def delete(
     def confirm(selected: list[AclBinding]) -> bool:
         _show(session, selected)
         if selected and not force:
-            session.confirm(f"Delete {len(selected)} ACLs?")
+            session.confirm(f"Delete {count(len(selected), 'ACL')}?")
         return bool(selected) and not session.is_dry_run
 
     config = find_store(store, override)

@@ -13,7 +13,7 @@ from odradek.tools.cli.choices import GROUP_STATES, GROUP_TYPES, find_choices
 from odradek.tools.cli.completions import complete_group_states, complete_group_types, complete_groups
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.offset_reset import check_is_no_share_group, declare_reset
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Row, Table, count
 from odradek.tools.cli.session import Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import check
 from odradek.tools.kafka.group_types import SHARE
@@ -227,7 +227,7 @@ def delete_offsets(
     if not committed:
         check_is_no_share_group(*describe_groups(session.cluster, [name]))
     selected = select_partitions(topics, committed)
-    session.confirm(f"Delete the offsets of {name} in {len(selected)} partitions?")
+    session.confirm(f"Delete the offsets of {name} in {count(len(selected), 'partition')}?")
     if session.is_dry_run:
         return session.finish("offset", "deleted", [Outcome(f"{topic}-{index}") for topic, index in selected])
     by_topic: dict[str, list[int]] = {}

@@ -112,7 +112,7 @@ def reset(
             session.warn(f"{key[0]}-{key[1]} has no offset {wanted[key]}, {after[key]} is the nearest")
     if session.is_dry_run:
         return 0
-    session.confirm(f"Set {len(after)} offsets of {name}?")
+    session.confirm(f"Set {count(len(after), 'offset')} of {name}?")
     return session.finish(
         "offset",
         "reset",

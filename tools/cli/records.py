@@ -14,6 +14,7 @@ from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import make_printable
 from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError, Session
+from odradek.tools.kafka.cluster import RequestError
 
 if TYPE_CHECKING:
     from odradek.tools.records.decoding import Decoding
@@ -222,7 +223,7 @@ def produce(
     pairs = split_pairs(headers or [], "--header")
     with _translated_errors(), ExitStack() as stack, collecting_rarely():
         find_registry = _make_registry_source(session, registry)
-        session.cluster.fetch_topics([topic])
+        _check_topic(session, topic)
         encoders = Encoders(
             make_encoder(PartFormat(key_format, key_schema, key_message), find_registry, f"{topic}-key"),
             make_encoder(PartFormat(value_format, value_schema, value_message), find_registry, f"{topic}-value"),
@@ -240,6 +241,17 @@ def produce(
         separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
         _send(producer, input_, streams, encoders, template, separator, _encode_null(null), progress)
     return _report(session, topic, producer)
+
+
+def _check_topic(session: Session, topic: str) -> None:
+    """Raise RequestError if the topic of a producer does not exist, with the command that creates it."""
+    try:
+        session.cluster.fetch_topics([topic])
+    except RequestError as error:
+        if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise
+        message = f"{error}; `odradek topic create {topic}` creates it"
+        raise RequestError(error.code, message, error.similar) from None
 
 
 @contextmanager
