@@ -10,8 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
+from odradek.properties import nearest
 from odradek.server.event_log.setup import LEVELS, configure_logging
 
 logger = logging.getLogger(__name__)
@@ -20,11 +21,16 @@ EXIT_USAGE = 2
 STARTED_S = time.monotonic()
 
 
+_OPTIONS: Final = ("--override", "--log-level", "--help")
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports an error in one line that refers to `--help`."""
 
     def error(self, message: str) -> NoReturn:
-        _fail(f"{message} (see {self.prog} --help)")
+        unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0].partition("=")[0]
+        similar = nearest(unknown, _OPTIONS) if unknown else None
+        _fail(f"{message}{f'; did you mean {similar}?' if similar else ''} (see {self.prog} --help)")
 
 
 def _make_parser() -> argparse.ArgumentParser:

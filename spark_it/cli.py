@@ -8,12 +8,14 @@ normally.
 import argparse
 import json
 import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
+from odradek.properties import nearest
 from odradek.spark_it.definition import reference
 from odradek.spark_it.definition.durations import parse_instant_ms
 from odradek.spark_it.definition.problems import PipelineError
@@ -43,8 +45,26 @@ class _Parser(argparse.ArgumentParser):
     """Parser that reports a mistake in one line that refers to `--help`, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
-        _print_error(f"{message} (see {self.prog} --help)")
+        hint = ""
+        if (match := _UNKNOWN.search(message)) is not None:
+            similar = nearest(match["name"].partition("=")[0], _list_names(self))
+            hint = f"; did you mean {similar}?" if similar else ""
+        _print_error(f"{message}{hint} (see {self.prog} --help)")
         raise SystemExit(EXIT_USAGE)
+
+
+_UNKNOWN: Final = re.compile("(?:unrecognized arguments: |invalid choice: '?)(?P<name>[^' ]+)")
+"""argparse's errors for an unknown option, and for an unknown command or value."""
+
+
+def _list_names(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Iterate over the options, commands and other fixed values of a parser and those of its commands."""
+    for action in parser._actions:
+        yield from action.option_strings
+        yield from map(str, action.choices or ())
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from _list_names(each)
 
 
 def _reset_target(text: str) -> reset.ResetTarget:

@@ -41,6 +41,9 @@ LEADER_ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN_PARTITIONS = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 METADATA_QUORUM = "org.apache.kafka.tools.MetadataQuorumCommand"
 GROUPS = "org.apache.kafka.tools.GroupsCommand"
+SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
+STREAMS_GROUPS = "org.apache.kafka.tools.streams.StreamsGroupCommand"
+CONSOLE_SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 
 HEAP = "256m"
 

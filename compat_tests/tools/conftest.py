@@ -21,6 +21,11 @@ class Done(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def errors(self) -> list[Any]:
+        """Return the errors that were written as JSON."""
+        return [json.loads(line)["error"] for line in self.err.splitlines()]
+
 
 RunCommand = Callable[..., Done]
 RunTool = Callable[..., ToolResult]

@@ -85,4 +85,9 @@ def test_the_quorum(odradek, tool):
         re.findall(r"^(\w+): +(.*)$", tool(tools.METADATA_QUORUM, "describe", "--status").stdout, re.MULTILINE)
     )
     assert (str(shown["leader"]), str(shown["leader_epoch"])) == (status["LeaderId"], status["LeaderEpoch"])
-    assert shown["replicas"][0]["role"] == "leader"
+    assert shown["cluster_id"] == status["ClusterId"]
+    [leader] = shown["replicas"]
+    assert leader["role"] == "leader"
+    [voter] = json.loads(status["CurrentVoters"])
+    assert voter["endpoints"] == leader["endpoints"] or voter["endpoints"] == []
+    assert voter.get("directoryId") == leader["directory_id"]

@@ -54,6 +54,9 @@ def test_a_group_without_members(odradek, tool, group):
     assert (document["state"], document["lag"], document["members"]) == ("Empty", 6, [])
     listed = odradek("group", "list", "--json").json
     assert [row["group"] for row in listed] == sorted(tool(tools.CONSUMER_GROUPS, "--list").lines)
+    by_tool = [line.split() for line in tool(tools.GROUPS, "--list").lines[1:]]
+    own = [[row["group"], row["type"].capitalize(), *row["protocol_type"].split()] for row in listed]
+    assert sorted(by_tool) == own
     [row] = [row for row in listed if row["group"] == group]
     assert (row["state"], row["type"]) == ("Empty", "classic")
     assert group in [row["group"] for row in odradek("group", "list", "--state", "Empty", "--json").json]
@@ -84,7 +87,7 @@ def test_a_group_with_a_member(odradek, tool, broker, backend, group, protocol):
         assert member["partitions"] == [f"{group}:0", f"{group}:1"]
         assert (document["state"], document["type"]) == ("Stable", protocol)
         busy = odradek("group", "reset", name, "--all-topics", "--to-latest", "--yes", code=1)
-        assert busy.err == f"odradek: group {name} has 1 members; stop them before a reset\n"
+        assert busy.err == f"odradek: group {name} has 1 member; stop it before a reset\n"
         assert "NON_EMPTY_GROUP" in odradek("group", "delete", name, "--yes", code=1).err
 
 

@@ -125,3 +125,14 @@ def test_a_reassignment(odradek, tool, filled, tmp_path):
     file.write_text("{}")
     assert "has no list partitions" in odradek("partition", "reassign", "apply", str(file), "--yes", code=2).err
     assert "no live broker 98" in odradek("partition", "reassign", "plan", filled, "--brokers", "98", code=2).err
+
+
+def test_elections_beside_those_of_the_tool(odradek, tool, topic):
+    elect = ["--election-type", "preferred", "--topic", topic, "--partition", "0"]
+    shown = tool(tools.LEADER_ELECTION, *elect).stdout
+    assert "Valid replica already elected for partitions" in shown and f"{topic}-0" in shown
+    assert odradek("partition", "elect", f"{topic}:0").out == f"partition {topic}-0 elected before\n"
+    missing = tool(tools.LEADER_ELECTION, *elect[:-1], "9", check=False)
+    assert "UnknownTopicOrPartition" in missing.stdout + missing.stderr
+    refused = odradek("partition", "elect", f"{topic}:9", code=1).err
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in refused or f"topic {topic} has no partition 9" in refused

@@ -143,7 +143,7 @@ def test_transactions(odradek, broker, topic, stdin):
     stdin(b"a:3\nb\n")
     failed = odradek("record", "produce", topic, "--transaction", "-K", ":", "--json", code=1)
     assert failed.json == {"topic": topic, "produced": 0, "failed": 1}
-    assert failed.err == "odradek: line 2: the key separator : is missing\n"
+    assert failed.errors == [{"code": "FAILED", "message": "line 2: the key separator : is missing"}]
     assert odradek("record", "consume", topic).out == "1\n2\n"
     every = odradek("record", "consume", topic, "--isolation-level", "read_uncommitted").out
     assert every == "1\n2\n3\n"
@@ -196,7 +196,7 @@ def test_records_that_fail(odradek, admin, unique, stdin):
     stdin(b"1\n" + b"x" * 5000 + b"\n3\n")
     done = odradek("record", "produce", unique, "--json", "--acks", "1", code=1)
     assert done.json["produced"] + done.json["failed"] == 3
-    assert "odradek: line 2: MSG_SIZE_TOO_LARGE: " in done.err
+    assert any(error["message"].startswith("line 2: MSG_SIZE_TOO_LARGE: ") for error in done.errors)
     stdin(b'{"value": 1, "partition": 7}\n{"value": 2}\n{"valu": 3}\n')
     done = odradek("record", "produce", unique, "-i", "json", code=1)
     assert done.out == f"1 record produced to {unique}, 2 failed\n"
@@ -227,8 +227,9 @@ def test_decoding(odradek, filled):
     assert first["value"] == "plain" and "this is no JSON" in first["errors"][0]
     assert second["value"] is None and "errors" not in second
     assert "value_base64" in third
-    assert done.err.startswith(
-        f"odradek: 2 records could not be decoded, written as stored; {filled}-1 offset 0: value: "
+    [error] = done.errors
+    assert error["message"].startswith(
+        f"2 records could not be decoded, written as stored; {filled}-1 offset 0: value: "
     )
     assert odradek("record", "consume", filled, "-p", "1", "--value-format", "hex").out.splitlines()[2] == BYTES.hex()
     shown = odradek("record", "consume", filled, "-p", "0", "-n", "1", "--key-format", "int16", "--json").json
@@ -304,3 +305,9 @@ def test_the_examples_of_the_documentation(odradek, admin, stdin, monkeypatch, t
     for name in ("orders", "payments"):
         odradek("topic", "delete", name, "--yes")
     assert ran >= 14
+
+
+def test_a_topic_that_does_not_exist(odradek, unique, stdin):
+    stdin(b"1\n")
+    refused = odradek("record", "produce", f"{unique}-missing", code=1).err
+    assert refused.endswith(f"; `odradek topic create {unique}-missing` creates it\n")

@@ -133,6 +133,13 @@ def describe_quotas_by_tool(tool, *entity):
     return {name: float(value) for name, value in re.findall(r"(\w+)=([\d.]+)", shown)}
 
 
+def test_a_quota_that_does_not_exist(odradek):
+    refused = odradek("quota", "alter", "--user", "quota-user", "--set", "produce_byte_rate=1", code=1).err
+    assert refused.endswith("; did you mean producer_byte_rate or consumer_byte_rate?\n")
+    refused = odradek("quota", "alter", "--ip", "10.0.0.1", "--set", "bytes=1", code=1).err
+    assert refused.endswith("; there are connection_creation_rate\n")
+
+
 def test_quotas(odradek, tool):
     alter = ["quota", "alter", "--user", "quota-user"]
     done = odradek(*alter, "--set", "producer_byte_rate=1000", "--set", "request_percentage=12.5")

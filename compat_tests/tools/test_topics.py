@@ -77,7 +77,9 @@ def test_several_topics_of_which_one_fails(odradek, topic, unique):
     first, second = sorted(done.json["results"], key=lambda row: row["topic"] == topic)
     assert (first["topic"], first["error"]) == (f"{unique}-b", None)
     assert second["error"]["code"] == "TOPIC_ALREADY_EXISTS"
-    assert done.err.startswith(f"odradek: topic {topic}: TOPIC_ALREADY_EXISTS: ") and done.err.count("\n") == 1
+    [error] = done.errors
+    assert error["code"] == "TOPIC_ALREADY_EXISTS"
+    assert error["message"].startswith(f"topic {topic}: TOPIC_ALREADY_EXISTS: ")
     assert odradek("topic", "create", topic, "--if-not-exists").out == f"topic {topic} created before\n"
 
 
@@ -122,3 +124,8 @@ def test_refusals_of_the_broker(odradek, topic, unique):
     assert missing.err.startswith(
         f"odradek: topic {topic} has no configuration retention.mss; did you mean retention.ms"
     )
+
+
+def test_a_configuration_that_topics_have_not(odradek, unique):
+    refused = odradek("topic", "create", unique, "--config", "retenton.ms=1", code=1).err
+    assert refused.startswith(f"odradek: topic {unique}: INVALID_CONFIG") and "did you mean retention.ms" in refused

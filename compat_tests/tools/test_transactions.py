@@ -41,7 +41,10 @@ def test_transactions(odradek, tool, ongoing):
     assert odradek("transaction", "list", "--producer-id", str(row["producer_id"]), "--json").json == [row]
     long_open = odradek("transaction", "list", "--duration-filter", "3600000", "--json").json
     assert row not in long_open
-    assert odradek("transaction", "list", "--state", "Odd", code=2).err == "odradek: unknown state: Odd\n"
+    assert odradek("transaction", "list", "--state", "Odd", code=2).err == (
+        "odradek: there is no transaction state Odd; there are Empty, Ongoing, PrepareCommit, PrepareAbort, "
+        "CompleteCommit, CompleteAbort, PrepareEpochFence, Dead\n"
+    )
 
     shown = odradek("transaction", "describe", ongoing, "--json").json
     [described] = table(tool(tools.TRANSACTIONS, "describe", "--transactional-id", ongoing))
@@ -106,3 +109,36 @@ def test_a_hanging_transaction(start_broker, unique, capsys):
     assert main([*abort, offset]) == 2
     assert main([*abort, offset, "--yes"]) == 0
     assert find() == []
+
+
+def state_of(odradek, transactional_id):
+    return odradek("transaction", "describe", transactional_id, "--json").json["state"]
+
+
+def test_termination(odradek, tool, broker, topic, unique):
+    names = [f"{unique}-own", f"{unique}-tool"]
+    producers = [CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(transactional_id=name)) for name in names]
+    with producers[0], producers[1]:
+        for producer in producers:
+            producer.begin()
+            producer.produce(topic, [Message(b"x")])
+        terminate = ["transaction", "terminate", names[0]]
+        assert "Repeat the command with --yes" in odradek(*terminate, code=2).err
+        assert odradek(*terminate, "--dry-run").out == f"transaction {names[0]} would be terminated\n"
+        assert state_of(odradek, names[0]) == "Ongoing"
+        assert odradek(*terminate, "--yes").out == f"transaction {names[0]} terminated\n"
+        tool(tools.TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", names[1])
+        states = [state_of(odradek, name) for name in names]
+        assert states[0] == states[1] and states[0] != "Ongoing"
+        for producer in producers:
+            with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
+                producer.commit()
+    again = odradek(*terminate, "--yes", code=1).err
+    assert again == f"odradek: transactional id {names[0]} has no open transaction; its state is {states[0]}\n"
+    assert odradek("record", "consume", topic).out == ""
+
+
+def test_termination_of_an_unknown_id(odradek, unique):
+    refused = odradek("transaction", "terminate", f"{unique}-missing", "--yes", "--json", code=1)
+    assert refused.errors[0]["code"] == "TRANSACTIONAL_ID_NOT_FOUND"
+    assert f"{unique}-missing" not in odradek("transaction", "list").out

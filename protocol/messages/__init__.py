@@ -67,10 +67,14 @@ API_NAMES: Final = {
     65: "DescribeTransactions",
     66: "ListTransactions",
     67: "AllocateProducerIds",
+    69: "ConsumerGroupDescribe",
     71: "GetTelemetrySubscriptions",
     72: "PushTelemetry",
     74: "ListConfigResources",
     75: "DescribeTopicPartitions",
+    77: "ShareGroupDescribe",
+    89: "StreamsGroupDescribe",
+    90: "DescribeShareGroupOffsets",
 }
 """Kafka's API names by key."""
 

@@ -18,7 +18,7 @@ from odradek.replication.pauses import no_pause
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.security.authorization.acl_authorizer import make_authorizer
-from odradek.server.store_tools.errors import StoreToolError
+from odradek.server.store_tools.errors import OpenStoreError, StoreToolError
 from odradek.server.store_tools.store import run_with_store
 from odradek.server.stores.sqlite_file import StoreLockedError
 
@@ -98,7 +98,7 @@ def _run(config: BrokerConfig, work: Callable[[AclChanges], Coroutine[Any, Any, 
     try:
         return run_with_store(config, with_store)
     except StoreLockedError:
-        raise StoreToolError(_LOCKED) from None
+        raise OpenStoreError(_LOCKED) from None
     except (MetadataStoreError, StartError, KafkaError) as error:
         raise StoreToolError(str(error)) from None
 

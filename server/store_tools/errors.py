@@ -7,3 +7,7 @@ class UsageError(Exception):
 
 class StoreToolError(Exception):
     """The store cannot be used, or refuses a change. The message is one line."""
+
+
+class OpenStoreError(StoreToolError):
+    """A running broker has the store open."""

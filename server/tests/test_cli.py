@@ -74,6 +74,8 @@ def fail(capsys, *arguments):
         (["start", "--override", "num.partitions"], "--override num.partitions is not name=value"),
         (["start", "--override", "group.min.session.timeout.ms=9000000"], "must be at least group.min.session"),
         (["start", "--override", "listeners=nowhere"], "Invalid value nowhere for configuration listeners: must be"),
+        (["start", "--overide", "a=b"], "arguments: --overide; did you mean --override? (see odradek --help)"),
+        (["start", "--verbose"], "unrecognized arguments: --verbose (see odradek --help)"),
         (["start", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
     ],
 )

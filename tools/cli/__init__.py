@@ -5,6 +5,8 @@
 - `groups`: declaration of the commands of a group, with the options that all of them have
 - `session`: what a command runs with: its cluster, its output, confirmation
 - `output`: tables for people, JSON for programs
+- `error_reports`: errors on standard error, as lines or as JSON
+- `choices`: names that options take, and the nearest ones of an unknown name
 - `completions`: names that the shell completes
 - `config_changes`: a change of configurations, with a preview
 - `topics`: `odradek topic`
@@ -15,6 +17,7 @@
 - `offset_reset`: `odradek group reset`
 - `records`: `odradek record`
 - `configs`: `odradek config`
+- `property_rows`: properties of Odradek as JSON
 - `brokers`: `odradek broker`
 - `features`: `odradek cluster features`
 - `transactions`: `odradek transaction`

@@ -4,7 +4,7 @@ The options are those of Kafka's kafka-acls.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -18,8 +18,15 @@ from odradek.server.store_tools.acl_rules import (
     make_deletions,
     make_filters,
 )
+from odradek.tools.cli.choices import unknown_choice
+from odradek.tools.cli.completions import (
+    complete_groups,
+    complete_operations,
+    complete_topics,
+    complete_transactional_ids,
+)
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import Table
+from odradek.tools.cli.output import Table, count
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
 from odradek.tools.cli.store_options import StoreFile, StoreOverrides, find_store
 
@@ -39,20 +46,32 @@ def _parse_pattern_type(text: str) -> PatternType:
     return _parse_code(PatternType, text)
 
 
+_KINDS: Final[dict[type[Any], str]] = {Operation: "operation", PatternType: "pattern type"}
+
+
 def _parse_code(kind: type[C], text: str) -> C:
     try:
         code = kind.parse(str(text).strip())
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+    except ValueError:
+        code = kind(0)
     if not code:
-        raise typer.BadParameter(f"unknown {kind.__name__}: {text!r}")
+        raise unknown_choice(_KINDS[kind], text, [each.title for each in kind if each])
     return code
 
 
 Names = list[str] | None
-Topic = Annotated[Names, typer.Option("--topic", metavar="NAME", help="Topic of this name.")]
-Group = Annotated[Names, typer.Option("--group", metavar="NAME", help="Group of this name.")]
-TransactionalId = Annotated[Names, typer.Option("--transactional-id", metavar="NAME", help="TransactionalId.")]
+Topic = Annotated[
+    Names, typer.Option("--topic", metavar="NAME", autocompletion=complete_topics, help="Topic of this name.")
+]
+Group = Annotated[
+    Names, typer.Option("--group", metavar="NAME", autocompletion=complete_groups, help="Group of this name.")
+]
+TransactionalId = Annotated[
+    Names,
+    typer.Option(
+        "--transactional-id", metavar="NAME", autocompletion=complete_transactional_ids, help="TransactionalId."
+    ),
+]
 Token = Annotated[Names, typer.Option("--delegation-token", metavar="ID", help="DelegationToken.")]
 UserPrincipal = Annotated[Names, typer.Option("--user-principal", metavar="NAME", help="User, for its tokens.")]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
@@ -68,7 +87,12 @@ Allowed = Annotated[Names, typer.Option("--allow-principal", metavar="Type:name"
 AllowedHost = Annotated[Names, typer.Option("--allow-host", metavar="ADDRESS", help="Allow from this address (*).")]
 Denied = Annotated[Names, typer.Option("--deny-principal", metavar="Type:name", help="User:* is everybody.")]
 DeniedHost = Annotated[Names, typer.Option("--deny-host", metavar="ADDRESS", help="Deny from this address (*).")]
-Operations = Annotated[Names, typer.Option("--operation", metavar="NAME", help="Such as Read (All); repeatable.")]
+Operations = Annotated[
+    Names,
+    typer.Option(
+        "--operation", metavar="NAME", autocompletion=complete_operations, help="Such as Read (All); repeatable."
+    ),
+]
 Producer = Annotated[bool, typer.Option("--producer", help="Write, Describe and Create on the topics.")]
 Consumer = Annotated[bool, typer.Option("--consumer", help="Read and Describe on the topics, Read on the groups.")]
 Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: IdempotentWrite on the cluster.")]
@@ -204,7 +228,7 @@ def delete(
     def confirm(selected: list[AclBinding]) -> bool:
         _show(session, selected)
         if selected and not force:
-            session.confirm(f"Delete {len(selected)} ACLs?")
+            session.confirm(f"Delete {count(len(selected), 'ACL')}?")
         return bool(selected) and not session.is_dry_run
 
     config = find_store(store, override)
@@ -223,7 +247,9 @@ def delete(
 def test(
     principal: Annotated[str, typer.Option("--principal", metavar="Type:name", help="The client, such as User:alice.")],
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The client's numeric address.")],
-    operation: Annotated[str, typer.Option("--operation", metavar="NAME", help="Such as Read.")],
+    operation: Annotated[
+        str, typer.Option("--operation", metavar="NAME", autocompletion=complete_operations, help="Such as Read.")
+    ],
     topic: Topic = None,
     group: Group = None,
     transactional_id: TransactionalId = None,
@@ -256,9 +282,15 @@ def test(
     if config is None:
         raise CommandError("specify --store server.properties", exit_code=EXIT_USAGE)
     from odradek.server.store_tools.acls import explain
+    from odradek.server.store_tools.errors import OpenStoreError
     from odradek.tools.cli.output import Output
 
-    is_allowed, rule = explain(config, principal, host, asked, resource.resource_type, resource.name or "")
+    try:
+        is_allowed, rule = explain(config, principal, host, asked, resource.resource_type, resource.name or "")
+    except OpenStoreError:
+        raise CommandError(
+            "the broker is running, with its metadata store open: stop it, or look at its rules with `odradek acl list`"
+        ) from None
     Output(is_json=False).write_line(f"{'allowed' if is_allowed else 'denied'}: {rule}")
     return 0 if is_allowed else EXIT_DENIED
 

@@ -8,7 +8,7 @@ import typer
 from odradek.tools.cli.completions import complete_brokers
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Row, Table
-from odradek.tools.cli.session import Session, report_problems
+from odradek.tools.cli.session import Session
 from odradek.tools.kafka.cluster import RequestError, check
 
 _BROKER_KEYS: Final = ("broker", "host", "port", "rack", "controller", "fenced", "leaders", "replicas")
@@ -67,14 +67,14 @@ def show_disks(
     problems: list[str] = []
     if not replicas:
         session.output.show(_make_disks(session, brokers, problems))
-        return report_problems(problems)
+        return session.report_problems(problems)
     rows: list[Row] = [
         (one.broker, one.log_dir, one.topic, one.partition, one.size_bytes, one.lag, one.is_future)
         for log_dir in fetch_log_dirs(session.cluster, brokers, problems=problems)
         for one in log_dir.replicas
     ]
     session.output.show(Table(_REPLICA_KEYS, rows))
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("apis")

@@ -2,12 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.session import EXIT_USAGE, CommandError
+
+TEST_CERTIFICATES: Final = ("ca.pem", "broker.pem", "client.pem")
 
 commands = Commands("tls", "Certificates for TLS.")
 
@@ -15,12 +17,15 @@ commands = Commands("tls", "Certificates for TLS.")
 @commands.plain_command("make-test-certificates")
 def make_test_certificates(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of the files, created if necessary.")],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files.")] = False,
 ) -> None:
     """Write ca.pem, broker.pem and client.pem, valid for a year. The authority's key is not kept."""
     from datetime import UTC, datetime
 
     from odradek.server.security.tls.certificates import write_test_certificates
 
+    if not force and (existing := [name for name in TEST_CERTIFICATES if (directory / name).exists()]):
+        raise CommandError(f"{directory / existing[0]} exists; --force overwrites it", exit_code=EXIT_USAGE)
     try:
         names = write_test_certificates(directory, datetime.now(UTC))
     except OSError as error:

@@ -11,12 +11,22 @@ import typer
 
 from odradek.tools.cli.features import feature_commands
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Row, Table, format_uuid
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
+from odradek.tools.kafka.wire_client import Address
 
 EXIT_UNHEALTHY: Final = 1
 _METADATA_TOPIC: Final = "__cluster_metadata"
-_QUORUM_KEYS: Final = ("replica", "role", "log_end_offset", "lag", "last_fetch_ms", "last_caught_up_ms")
+_QUORUM_KEYS: Final = (
+    "replica",
+    "role",
+    "log_end_offset",
+    "lag",
+    "last_fetch_ms",
+    "last_caught_up_ms",
+    "directory_id",
+    "endpoints",
+)
 
 commands = Commands("cluster", "Clusters of brokers.")
 commands.add_group(feature_commands)
@@ -95,8 +105,9 @@ def describe(session: Session) -> None:
 
 @commands.command("quorum")
 def show_quorum(session: Session) -> None:
-    """Show the quorum that stores the metadata: leader, voters and observers with their lag."""
+    """Show the quorum that stores the metadata: leader, voters and observers with their lag, directories, endpoints."""
     from odradek.protocol.messages import describe_quorum as messages
+    from odradek.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
     from odradek.tools.kafka.cluster import check
 
     request = messages.DescribeQuorumRequest(
@@ -111,6 +122,10 @@ def show_quorum(session: Session) -> None:
     check(response.error_code, response.error_message)
     [state] = [partition for topic in response.topics for partition in topic.partitions]
     check(state.error_code, state.error_message, "quorum")
+    endpoints = {
+        node.node_id: [f"{one.name}://{Address(one.host, one.port)}" for one in node.listeners]
+        for node in response.nodes
+    }
     ends = {one.replica_id: one.log_end_offset for one in state.current_voters}
     leader_end = ends.get(state.leader_id, state.high_watermark)
     rows: list[Row] = [
@@ -121,11 +136,16 @@ def show_quorum(session: Session) -> None:
             max(leader_end - one.log_end_offset, 0),
             one.last_fetch_timestamp if one.last_fetch_timestamp >= 0 else None,
             one.last_caught_up_timestamp if one.last_caught_up_timestamp >= 0 else None,
+            format_uuid(one.replica_directory_id) if any(one.replica_directory_id) else None,
+            endpoints.get(one.replica_id, []),
         )
         for role, replicas in (("voter", state.current_voters), ("observer", state.observers))
         for one in replicas
     ]
+    described = session.cluster.ask(DescribeClusterRequest(), DescribeClusterResponse)
+    check(described.error_code, described.error_message)
     fields: dict[str, JsonValue] = {
+        "cluster_id": described.cluster_id,
         "leader": state.leader_id,
         "leader_epoch": state.leader_epoch,
         "high_watermark": state.high_watermark,

@@ -6,12 +6,14 @@ from typing import Final
 from odradek.tools.cli.output import Table
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.config_changes import APPEND, DELETE, SET, SUBTRACT, Operation, send_config_changes
-from odradek.tools.kafka.configs import ConfigValue, Resource, fetch_configs, is_for_one_broker, lists_all_names
-from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.kafka.configs import BROKER, ConfigValue, Resource, fetch_configs, is_for_one_broker, lists_all_names
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 _PREVIEW_KEYS: Final = ("resource", "name", "before", "after")
 _DEFAULT: Final = "(default)"
 _HIDDEN: Final = "[hidden]"
+_LISTENER_PREFIX: Final = "listener.name."
+"""Begins the names of configurations of one listener, which a broker describes only while they are set."""
 _SECRET_ENDINGS: Final = ("password", "secret", ".key", "jaas.config")
 """Ends of the names of secrets, which a cluster marks as sensitive only if they have a value."""
 
@@ -50,6 +52,8 @@ def change_configs(
     ]
     resources = [(kind, name) for name in names]
     before = fetch_configs(session.cluster, resources)
+    if (BROKER, "") in resources:
+        _warn_of_unknown(session, [*changed, *deleted, *(appended or ()), *(subtracted or ())])
     rows = [row for resource in resources for row in preview(resource, before[resource], operations)]
     outcomes = []
     for group in _group(resources):
@@ -60,6 +64,16 @@ def change_configs(
     if not session.output.is_json and not all(outcome.error for outcome in outcomes):
         session.output.write_table(Table(_PREVIEW_KEYS, rows))
     return outcomes
+
+
+def _warn_of_unknown(session: Session, names: Sequence[str]) -> None:
+    """Warn of configurations that no broker has: Kafka stores them for all brokers without an error."""
+    broker = str(session.cluster.node_ids()[0])
+    known = [one.name for one in fetch_configs(session.cluster, [(BROKER, broker)])[BROKER, broker]]
+    for name in names:
+        if name not in known and lists_all_names((BROKER, broker), name) and not name.startswith(_LISTENER_PREFIX):
+            similar = find_similar(name, known)
+            session.warn(f"broker {broker} has no configuration {name}{format_suggestion(similar)}", similar)
 
 
 def _group(resources: Sequence[Resource]) -> list[list[Resource]]:
@@ -80,8 +94,9 @@ def preview(
     for name, code, operand in operations:
         value = by_name.get(name)
         if value is None:
-            if lists_all_names(resource, name) and (hint := suggest(name, by_name)):
-                raise CommandError(f"{resource[0]} {resource[1] or '(all)'} has no configuration {name}{hint}")
+            if lists_all_names(resource, name) and (similar := find_similar(name, by_name)):
+                message = f"{resource[0]} {resource[1] or '(all)'} has no configuration {name}"
+                raise CommandError(f"{message}{format_suggestion(similar)}", code="INVALID_CONFIG", similar=similar)
             before, after = None, _DEFAULT
         else:
             before, after = value.value, value.default or _DEFAULT

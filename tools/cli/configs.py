@@ -1,15 +1,15 @@
 """The commands `odradek config`."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
 import typer
 
-from odradek.tools.cli.completions import complete_config_names
+from odradek.tools.cli.completions import complete_changed_configs, complete_config_names, complete_config_settings
 from odradek.tools.cli.groups import Commands, split_pairs
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Output, Row, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
 from odradek.tools.kafka.configs import BROKER, BROKER_LOGGER, RESOURCE_TYPES, ConfigValue, fetch_configs
 
@@ -74,8 +74,11 @@ def describe(
     documents: list[JsonValue] = []
     parts: list[Table | Mapping[str, JsonValue]] = []
     for resource in resources:
-        rows = [_make_row(one, documentation) for one in found[resource] if show_all or one.is_changed]
-        keys = (*_KEYS, "documentation") if documentation else _KEYS
+        values = [one for one in found[resource] if show_all or one.is_changed]
+        keys: tuple[str, ...] = (*_KEYS, "documentation") if documentation else _KEYS
+        rows = [_make_row(one, documentation) for one in values]
+        if kind is ResourceKind.BROKER_LOGGER:
+            keys, rows = _join_aliases(keys, rows, [one.name for one in found[resource]])
         table = Table(keys, rows, f"{resource[0]} {resource[1] or ALL_BROKERS}", is_marked=_is_changed)
         documents.append({"type": resource[0], "name": resource[1] or ALL_BROKERS, "configs": table.as_json()})
         parts.append(table)
@@ -88,11 +91,23 @@ def alter(
     kind: Kind,
     names: Names,
     changed: Annotated[
-        list[str] | None, typer.Option("--set", "--add-config", metavar="name=value", help="Set a value; repeatable.")
+        list[str] | None, typer.Option(
+            "--set",
+            "--add-config",
+            metavar="name=value",
+            autocompletion=complete_config_settings,
+            help="Set a value; repeatable.",
+        ),
     ] = None,
     deleted: Annotated[
         list[str] | None,
-        typer.Option("--delete", "--delete-config", metavar="NAME", help="Return to the default; repeatable."),
+        typer.Option(
+            "--delete",
+            "--delete-config",
+            metavar="NAME",
+            autocompletion=complete_changed_configs,
+            help="Return to the default; repeatable.",
+        ),
     ] = None,
     appended: Annotated[
         list[str] | None, typer.Option("--append", metavar="name=value", help="Add an item to a list; repeatable.")
@@ -121,18 +136,26 @@ def alter(
 def show_properties(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show one property in full.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/configuration.md.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
 ) -> None:
     """Show the properties of Odradek's brokers and topics, with their defaults."""
     from odradek.properties import UnknownPropertyError
     from odradek.server.config import reference
 
-    if name is None:
-        sys.stdout.write(reference.format_markdown() if markdown else reference.format_table())
-        return
+    if json and markdown:
+        raise CommandError("--json excludes --markdown", exit_code=EXIT_USAGE)
     try:
-        sys.stdout.write(reference.describe_property(name))
+        if json:
+            from odradek.tools.cli.property_rows import list_properties
+
+            Output(is_json=True).write_json(list_properties(name))
+        elif name is None:
+            sys.stdout.write(reference.format_markdown() if markdown else reference.format_table())
+        else:
+            sys.stdout.write(reference.describe_property(name))
     except UnknownPropertyError as error:
-        raise CommandError(str(error), exit_code=EXIT_USAGE) from None
+        similar = [error.nearest] if error.nearest else []
+        raise CommandError(str(error), exit_code=EXIT_USAGE, similar=similar) from None
 
 
 def _resource_name(kind: ResourceKind, name: str) -> str:
@@ -148,6 +171,18 @@ def _make_row(one: ConfigValue, with_documentation: bool) -> Row:
     value, default = (_HIDDEN, None) if one.is_sensitive else (one.value, one.default)
     row = (one.name, value, one.source, default, one.is_changed, one.is_read_only)
     return (*row, one.documentation) if with_documentation else row
+
+
+def _join_aliases(
+    keys: tuple[str, ...], rows: Sequence[Row], names: Sequence[str]
+) -> tuple[tuple[str, ...], list[Row]]:
+    """Return columns and rows of loggers with one row for those that have several names."""
+    from odradek.tools.kafka.broker_loggers import find_aliases
+
+    aliases = find_aliases(names)
+    if not any(aliases.values()):
+        return keys, list(rows)
+    return (*keys, "aliases"), [(*row, aliases[str(row[0])]) for row in rows if row[0] in aliases]
 
 
 def _is_changed(row: Row) -> bool:

@@ -9,14 +9,17 @@ from typing import Annotated, Final
 import typer
 
 from odradek.protocol.errors import ErrorCode
-from odradek.tools.cli.completions import complete_groups
+from odradek.tools.cli.choices import GROUP_STATES, GROUP_TYPES, find_choices
+from odradek.tools.cli.completions import complete_group_states, complete_group_types, complete_groups
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.offset_reset import declare_reset
-from odradek.tools.cli.output import JsonValue, Row, Table
-from odradek.tools.cli.session import Outcome, Session, make_outcome, report_problems
+from odradek.tools.cli.offset_reset import check_is_no_share_group, declare_reset
+from odradek.tools.cli.output import JsonValue, Row, Table, count
+from odradek.tools.cli.session import Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import check
+from odradek.tools.kafka.group_types import SHARE
 from odradek.tools.kafka.groups import (
     GROUP_KEY,
+    Group,
     PartitionLag,
     compute_lags,
     describe_groups,
@@ -28,6 +31,7 @@ from odradek.tools.kafka.groups import (
 from odradek.tools.kafka.offsets import TopicPartition, parse_partition
 
 _LAG_KEYS: Final = ("topic", "partition", "committed", "end_offset", "lag", "member", "client", "host")
+_SHARE_KEYS: Final = ("topic", "partition", "start_offset", "end_offset", "lag")
 _MEMBER_KEYS: Final = ("member", "instance", "client", "host", "partitions")
 _WATCH_KEYS: Final = ("group", "state", "members", "topic", "partitions", "lag")
 _READER_KEYS: Final = ("client_id", "topic", "partition", "offset", "lag", "since_fetch_s")
@@ -45,22 +49,36 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", autocompletion=comple
 def list_all(
     session: Session,
     states: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state, such as Empty.")
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            autocompletion=complete_group_states,
+            help="Only groups in this state, such as Empty.",
+        ),
     ] = None,
     types: Annotated[
-        list[str] | None, typer.Option("--type", metavar="TYPE", help="Only groups of this type, such as classic.")
+        list[str] | None,
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            autocompletion=complete_group_types,
+            help="Only groups of this type, such as classic.",
+        ),
     ] = None,
 ) -> int:
     """List the groups."""
     problems: list[str] = []
-    rows = list_groups(session.cluster, states or [], types or [], problems)
+    wanted_states = find_choices("group state", states or [], GROUP_STATES)
+    wanted_types = find_choices("group type", types or [], GROUP_TYPES)
+    rows = list_groups(session.cluster, wanted_states, wanted_types, problems)
     session.output.show(Table(("group", "state", "type", "protocol_type", "coordinator"), rows))
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("describe")
 def describe(session: Session, names: GroupNames) -> int:
-    """Show groups with their members, committed offsets and lag."""
+    """Show groups with their members, committed offsets (of share groups start offsets) and lag."""
     groups = describe_groups(session.cluster, names)
     problems: list[str] = []
     lags = compute_lags(session.cluster, groups, problems)
@@ -85,11 +103,11 @@ def describe(session: Session, names: GroupNames) -> int:
                 for one in group.members
             ],
         )
-        offsets = Table(_LAG_KEYS, [_make_row(one) for one in lags[group.group]])
+        offsets = _make_offset_table(group, lags[group.group])
         documents.append({**fields, "members": members.as_json(), "offsets": offsets.as_json()})
         parts += [fields, members, offsets]
     session.output.show_all(documents, *parts)
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("lag")
@@ -130,7 +148,7 @@ def show_lag(
             table = Table(_WATCH_KEYS, _compute_rows(session, names, problems))
         if not watch:
             session.output.show(table)
-            return report_problems(problems)
+            return session.report_problems(problems)
         if session.output.is_json:
             session.output.write_json_line(table.as_json())
         else:
@@ -138,7 +156,7 @@ def show_lag(
                 sys.stdout.write(_CLEAR)
             session.output.write_table(table)
         sys.stdout.flush()
-        exit_code = report_problems(problems)
+        exit_code = session.report_problems(problems)
         shown += 1
         if shown == count:
             return exit_code
@@ -178,14 +196,14 @@ def _make_lag_rows(group: str, state: str, members: int, lags: list[PartitionLag
 
 @commands.command("delete", is_destructive=True)
 def delete(session: Session, names: GroupNames) -> int:
-    """Delete groups without members, and their committed offsets."""
+    """Delete groups without members, and their offsets."""
     from odradek.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 
     groups = describe_groups(session.cluster, names)
     for group in groups:
         if not exists(group):
             raise unknown_group(session.cluster, group.group)
-    session.confirm(f"Delete {', '.join(names)} and all committed offsets?")
+    session.confirm(f"Delete {', '.join(names)} and all their offsets?")
     if session.is_dry_run:
         return session.finish("group", "deleted", [Outcome(name) for name in names])
     outcomes = []
@@ -206,8 +224,10 @@ def delete_offsets(
     from odradek.protocol.messages import offset_delete as messages
 
     committed = fetch_committed(session.cluster, [name])[name]
+    if not committed:
+        check_is_no_share_group(*describe_groups(session.cluster, [name]))
     selected = select_partitions(topics, committed)
-    session.confirm(f"Delete the offsets of {name} in {len(selected)} partitions?")
+    session.confirm(f"Delete the offsets of {name} in {count(len(selected), 'partition')}?")
     if session.is_dry_run:
         return session.finish("offset", "deleted", [Outcome(f"{topic}-{index}") for topic, index in selected])
     by_topic: dict[str, list[int]] = {}
@@ -248,6 +268,12 @@ def select_partitions(texts: list[str], committed: Mapping[TopicPartition, int])
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="TOPIC[:PARTITION]") from None
     return selected
+
+
+def _make_offset_table(group: Group, lags: Sequence[PartitionLag]) -> Table:
+    if group.type == SHARE:
+        return Table(_SHARE_KEYS, [(one.topic, one.partition, one.committed, one.end_offset, one.lag) for one in lags])
+    return Table(_LAG_KEYS, [_make_row(one) for one in lags])
 
 
 def _make_row(one: PartitionLag) -> Row:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import typer
 
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Row, Table, count
 from odradek.tools.cli.session import Session
 
 EXIT_PROBLEMS: Final = 1
@@ -46,11 +46,7 @@ def doctor(
     if shown:
         session.output.write_table(Table(_KEYS, shown, is_marked=lambda row: row[0] == State.PROBLEM))
         session.output.write_line("")
-    summary = f"{_count(counts[State.PROBLEM], 'problem')}, {_count(counts[State.WARNING], 'warning')}"
+    summary = f"{count(counts[State.PROBLEM], 'problem')}, {count(counts[State.WARNING], 'warning')}"
     rest = f"{counts[State.UNCHECKED]} unchecked, {counts[State.OK]} ok{'' if show_all else ' (--all shows them)'}"
     session.output.write_line(f"{summary}, {rest}")
     return code
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import Row, Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import check
-from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 _UPGRADE: Final = 1
 _SAFE_DOWNGRADE: Final = 2
@@ -55,8 +55,8 @@ def _update(session: Session, features: list[str], kind: int, verb: Literal["upg
     for name, level in levels.items():
         if not level.isdecimal():
             raise CommandError(f"--feature {name}={level}: the level must be a number", exit_code=EXIT_USAGE)
-        if name not in known and (hint := suggest(name, known)):
-            raise CommandError(f"there is no feature {name}{hint}")
+        if name not in known and (similar := find_similar(name, known)):
+            raise CommandError(f"there is no feature {name}{format_suggestion(similar)}", similar=similar)
         updates.append(
             messages.UpdateFeaturesRequestFeatureUpdateKey(
                 feature=name, max_version_level=int(level), allow_downgrade=kind != _UPGRADE, upgrade_type=kind

@@ -17,10 +17,12 @@ from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
+from typer.exceptions import TyperException
 
+from odradek.tools.cli.completions import complete_profiles
 from odradek.tools.cli.output import Output
-from odradek.tools.cli.session import Session
-from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.cli.session import EXIT_USAGE, Session
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 _CONNECTION: Final = {
     "bootstrap_server": Annotated[
@@ -33,7 +35,12 @@ _CONNECTION: Final = {
         str | None,
         typer.Option(metavar="FILE", help="Client properties such as security.protocol, as for Kafka's tools."),
     ],
-    "profile": Annotated[str | None, typer.Option(metavar="NAME", help="Table of the profile file; see docs/cli.md.")],
+    "profile": Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", autocompletion=complete_profiles, help="Table of the profile file; see docs/cli.md."
+        ),
+    ],
 }
 _JSON: Final = {"json": Annotated[bool, typer.Option("--json", help="Write JSON.")]}
 _DRY_RUN: Final = {
@@ -52,6 +59,17 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 CommandFunction = Callable[..., int | None]
 
 
+class SimilarUsageError(TyperException):
+    """An invalid command line, with the names that may have been meant."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, message: str, context: Any, similar: Sequence[str]) -> None:
+        super().__init__(message)
+        self.ctx = context
+        self.similar = similar
+
+
 class Group(TyperGroup):
     """A group of commands, which reports the nearest names of an unknown one."""
 
@@ -59,7 +77,8 @@ class Group(TyperGroup):
         """Return the command that the arguments name. Raises a usage error."""
         command = self.get_command(ctx, args[0])
         if command is None and not ctx.resilient_parsing and not args[0].startswith("-"):
-            ctx.fail(f"there is no command {args[0]}{suggest(args[0], self.list_commands(ctx))}")
+            similar = find_similar(args[0], self.list_commands(ctx))
+            raise SimilarUsageError(f"there is no command {args[0]}{format_suggestion(similar)}", ctx, similar)
         return super().resolve_command(ctx, args)
 
 

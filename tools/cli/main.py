@@ -1,7 +1,7 @@
 """The entry of the command line: finding the command, errors, exit codes.
 
 Exit codes: 0 done; 1 the operation failed, with Kafka's error in one line on standard error; 2 invalid command line or
-configuration; 3 no broker answers.
+configuration; 3 no broker answers. `error_reports` has their text.
 """
 
 import os
@@ -16,12 +16,10 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from odradek import __version__
+from odradek.tools.cli.error_reports import PROGRAM, make_report, make_usage_report, wants_json, write_report
 from odradek.tools.cli.groups import Group
-from odradek.tools.cli.output import make_printable
 from odradek.tools.cli.registry import COMMANDS, CommandModule
 
-PROGRAM: Final = "odradek"
-EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
 
 
@@ -109,60 +107,27 @@ def _run(given: list[str]) -> int:
     try:
         returned = typer.main.get_command(make_application()).main(given, PROGRAM, standalone_mode=False)
     except TyperException as error:
-        return _report_usage(error)
+        return _report_usage(error, is_json=wants_json(given))
     except typer.Abort:
         return EXIT_INTERRUPTED
     except Exception as error:
-        return _report(error)
+        return _report(error, is_json=wants_json(given))
     return returned if isinstance(returned, int) else 0
 
 
-def _report_usage(error: TyperException) -> int:
+def _report_usage(error: TyperException, *, is_json: bool) -> int:
     """Report an invalid command line in one line, or show the help of a group without a command."""
-    context = getattr(error, "ctx", None)
-    text = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
-        sys.stderr.write(f"{text.rstrip()}\n")
+        sys.stderr.write(f"{error.format_message().rstrip()}\n")
         return error.exit_code
-    text = text[:1].lower() + text[1:].rstrip(".")
-    path = context.command_path if context is not None else PROGRAM
-    _write_error(f"{text} (see {path} --help)")
+    write_report(make_usage_report(error), is_json=is_json)
     return error.exit_code
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, *, is_json: bool) -> int:
     """Report an error that a command raised; raise it again if it is a fault of the program."""
-    # Imported here because commands that use no cluster do not need them.
-    from odradek.tools.cli.session import EXIT_NO_RESPONSE, EXIT_USAGE, CommandError
-    from odradek.tools.kafka.cluster import RequestError
-    from odradek.tools.kafka.connection_errors import InvalidRequestError, NoResponseError, UnsupportedRequestError
-    from odradek.tools.kafka.profile import ProfileError
-
-    if type(error).__module__ == "odradek.server.store_tools.errors":
-        # Such errors are raised only by commands that have imported the module.
-        _write_error(*map(str, error.args))
-        return EXIT_USAGE if type(error).__name__ == "UsageError" else EXIT_FAILED
-    if isinstance(error, CommandError):
-        _write_error(*map(str, error.args))
-        return error.exit_code
-    if isinstance(error, RequestError):
-        _write_error(str(error))
-        return EXIT_FAILED
-    if isinstance(error, ProfileError | InvalidRequestError):
-        _write_error(str(error))
-        return EXIT_USAGE
-    if isinstance(error, UnsupportedRequestError):
-        _write_error(str(error))
-        return EXIT_FAILED
-    if isinstance(error, NoResponseError):
-        _write_error(str(error))
-        return EXIT_NO_RESPONSE
-    if isinstance(error, OSError) and not isinstance(error, BrokenPipeError) and error.strerror:
-        _write_error(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
-        return EXIT_FAILED
-    raise error
-
-
-def _write_error(*lines: str) -> None:
-    # Messages may contain names of other clients' groups, with any characters.
-    sys.stderr.write("".join(f"{PROGRAM}: {make_printable(' '.join(line.split()))}\n" for line in lines))
+    report = make_report(error)
+    if report is None:
+        raise error
+    write_report(report, is_json=is_json)
+    return report.exit_code

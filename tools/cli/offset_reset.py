@@ -12,9 +12,10 @@ import typer
 
 from odradek.tools.cli.completions import complete_groups, complete_topics
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import Table
+from odradek.tools.cli.output import Table, count
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session, make_outcome
 from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.group_types import SHARE, Group
 from odradek.tools.kafka.groups import commit_offsets, describe_groups, fetch_committed
 from odradek.tools.kafka.offsets import (
     TopicPartition,
@@ -108,10 +109,10 @@ def reset(
         session.output.write_table(table)
     for key in sorted(after):
         if after[key] != wanted[key]:
-            sys.stderr.write(f"odradek: {key[0]}-{key[1]} has no offset {wanted[key]}, {after[key]} is the nearest\n")
+            session.warn(f"{key[0]}-{key[1]} has no offset {wanted[key]}, {after[key]} is the nearest")
     if session.is_dry_run:
         return 0
-    session.confirm(f"Set {len(after)} offsets of {name}?")
+    session.confirm(f"Set {count(len(after), 'offset')} of {name}?")
     return session.finish(
         "offset",
         "reset",
@@ -189,8 +190,19 @@ def _check_found(selected: Sequence[TopicPartition], *found: Collection[TopicPar
 
 def _check_is_inactive(cluster: Cluster, name: str) -> None:
     [group] = describe_groups(cluster, [name])
+    check_is_no_share_group(group)
     if group.members:
-        raise CommandError(f"group {name} has {len(group.members)} members; stop them before a reset")
+        them = "it" if len(group.members) == 1 else "them"
+        raise CommandError(f"group {name} has {count(len(group.members), 'member')}; stop {them} before a reset")
+
+
+def check_is_no_share_group(group: Group) -> None:
+    """Raise CommandError if a group has start offsets, which these commands do not change, and no committed ones."""
+    if group.type == SHARE:
+        raise CommandError(
+            f"group {group.group} is a share group, which has no committed offsets; kafka-share-groups.sh changes "
+            "its start offsets"
+        )
 
 
 def _select(cluster: Cluster, topics: Sequence[str], committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:

@@ -11,9 +11,9 @@ from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.json_files import as_int, as_text, read_json_list
-from odradek.tools.cli.output import JsonValue, Row, Table
+from odradek.tools.cli.output import JsonValue, Row, Table, count
 from odradek.tools.cli.reassignments import reassign_commands
-from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome, report_problems
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
 from odradek.tools.cli.topics import REQUEST_TIMEOUT_MS, add_partitions, lacks_replicas
 from odradek.tools.kafka.cluster import RequestError, check
 from odradek.tools.kafka.offsets import (
@@ -83,7 +83,7 @@ def list_partitions(
         for key, partition in sorted(selected.items())
     ]
     session.output.show(Table(_KEYS, rows, is_marked=lambda row: lacks_replicas(row[1:])))
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 def _fetch_sizes(session: Session, leaders: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -178,7 +178,7 @@ def elect(
     if session.is_dry_run:
         return _preview_election(session, selected)
     if election_type == "unclean":
-        what = "all partitions without one" if all_topics else f"{len(selected)} partitions"
+        what = "all partitions without one" if all_topics else count(len(selected), "partition")
         session.confirm(f"Elect leaders of {what} that may lack records, which are then lost?")
     topics = None if all_topics else _group_by_topic(selected)
     request = messages.ElectLeadersRequest(

@@ -6,23 +6,35 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def show_progress(description: str, total_bytes: int, *, is_wanted: bool = True) -> Iterator[Callable[[int], None]]:
-    """Show how much of `total_bytes` is done. Yields the function that is called with the bytes since the last call."""
+def show_progress(
+    description: str, total: int, *, is_wanted: bool = True, are_bytes: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show how much of `total` is done. Yields the function that is called with the amount since the last call.
+
+    are_bytes: the amounts are bytes, and not a number of items
+    """
     if not (is_wanted and sys.stderr.isatty()):
-        yield lambda size_bytes: None
+        yield lambda amount: None
         return
     # Imported here because most commands show no progress, and the import takes some 50 ms.
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
+    amounts = (DownloadColumn(), TransferSpeedColumn()) if are_bytes else (MofNCompleteColumn(),)
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
     # Lines of standard output on the same terminal appear above the bar; a file must not get the bar's codes.
     is_redirected = sys.stdout.isatty()
     console = Console(stderr=True)
     with Progress(
         *columns, console=console, transient=True, redirect_stdout=is_redirected, redirect_stderr=False
     ) as progress:
-        task = progress.add_task(description, total=total_bytes)
-        yield lambda size_bytes: progress.advance(task, size_bytes)
+        task = progress.add_task(description, total=total)
+        yield lambda amount: progress.advance(task, amount)

@@ -21,7 +21,7 @@ from odradek.protocol.messages.list_partition_reassignments import (
 from odradek.tools.cli.completions import complete_topics
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.json_files import as_int, as_text, read_json_list
-from odradek.tools.cli.output import JsonValue, Table
+from odradek.tools.cli.output import JsonValue, Table, count
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import RequestError, check
 from odradek.tools.kafka.offsets import TopicPartition, check_partitions
@@ -78,7 +78,7 @@ def apply(
     rows = [(*key, current[key], replicas) for key, replicas in sorted(wanted.items()) if current[key] != replicas]
     if not session.output.is_json:
         session.output.write_table(Table(("topic", "partition", "before", "after"), rows))
-    session.confirm(f"Reassign {len(rows)} partitions?")
+    session.confirm(f"Reassign {count(len(rows), 'partition')}?")
     moved: Assignment = {(topic, index): replicas for topic, index, _, replicas in rows}
     if session.is_dry_run or not moved:
         return session.finish("partition", "reassigned", [Outcome(_name(key)) for key in moved])
@@ -106,7 +106,7 @@ def cancel(
         raise CommandError("specify either a plan or --all", exit_code=EXIT_USAGE)
     ongoing = _fetch_ongoing(session)
     selected = sorted(ongoing if file is None else [key for key in read_plan(file) if key in ongoing])
-    session.confirm(f"Cancel the reassignments of {len(selected)} partitions?")
+    session.confirm(f"Cancel the reassignments of {count(len(selected), 'partition')}?")
     if session.is_dry_run or not selected:
         return session.finish("reassignment", "cancelled", [Outcome(_name(key)) for key in selected])
     return _alter(session, dict.fromkeys(selected), "cancelled", kind="reassignment")

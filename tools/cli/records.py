@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
 
 import typer
 
-from odradek.tools.cli.completions import complete_groups, complete_topics
+from odradek.tools.cli.completions import complete_formats, complete_groups, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
 from odradek.tools.cli.output import make_printable
 from odradek.tools.cli.progress import show_progress
-from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError, Session, write_error
+from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError, Session
+from odradek.tools.kafka.cluster import RequestError
 
 if TYPE_CHECKING:
     from odradek.tools.records.decoding import Decoding
@@ -31,9 +32,16 @@ _ISOLATION: Final = {"read_uncommitted": 0, "read_committed": 1}
 commands = Commands("record", "Records: consume and produce.")
 
 KeyFormat = Annotated[
-    str, typer.Option(metavar="FORMAT", help="text, json, hex, base64, int32 and others, avro, protobuf or registry.")
+    str,
+    typer.Option(
+        metavar="FORMAT",
+        autocompletion=complete_formats,
+        help="text, json, hex, base64, int32 and others, avro, protobuf or registry.",
+    ),
 ]
-ValueFormat = Annotated[str, typer.Option(metavar="FORMAT", help="The same for values.")]
+ValueFormat = Annotated[
+    str, typer.Option(metavar="FORMAT", autocompletion=complete_formats, help="The same for values.")
+]
 KeySchema = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Schema of keys: Avro's JSON, or a descriptor set of protoc.")
 ]
@@ -148,7 +156,7 @@ def consume(
         _copy(reader, writer, _UNLIMITED if max_records is None else max_records)
     if decoding.failures:
         count = f"{decoding.failures} record{'' if decoding.failures == 1 else 's'}"
-        write_error(f"{count} could not be decoded, written as stored; {decoding.first_failure}")
+        session.write_error(f"{count} could not be decoded, written as stored; {decoding.first_failure}")
     return EXIT_FAILED if strict and decoding.failures else 0
 
 
@@ -215,7 +223,7 @@ def produce(
     pairs = split_pairs(headers or [], "--header")
     with _translated_errors(), ExitStack() as stack, collecting_rarely():
         find_registry = _make_registry_source(session, registry)
-        session.cluster.fetch_topics([topic])
+        _check_topic(session, topic)
         encoders = Encoders(
             make_encoder(PartFormat(key_format, key_schema, key_message), find_registry, f"{topic}-key"),
             make_encoder(PartFormat(value_format, value_schema, value_message), find_registry, f"{topic}-value"),
@@ -233,6 +241,17 @@ def produce(
         separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
         _send(producer, input_, streams, encoders, template, separator, _encode_null(null), progress)
     return _report(session, topic, producer)
+
+
+def _check_topic(session: Session, topic: str) -> None:
+    """Raise RequestError if the topic of a producer does not exist, with the command that creates it."""
+    try:
+        session.cluster.fetch_topics([topic])
+    except RequestError as error:
+        if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
+            raise
+        message = f"{error}; `odradek topic create {topic}` creates it"
+        raise RequestError(error.code, message, error.similar) from None
 
 
 @contextmanager
@@ -456,9 +475,9 @@ def _make_producer(
         nonlocal reported
         reported += 1
         if reported <= _REPORTED_ERRORS:
-            write_error(message)
+            session.write_error(message)
         elif reported == _REPORTED_ERRORS + 1:
-            write_error("more records fail, which are only counted")
+            session.write_error("more records fail, which are only counted")
 
     return RecordProducer(settings, topic, report)
 

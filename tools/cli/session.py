@@ -7,13 +7,32 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from odradek.tools.cli.output import JsonValue, Output, make_printable
+from odradek.tools.cli.error_reports import (
+    EXIT_FAILED,
+    EXIT_NO_RESPONSE,
+    EXIT_USAGE,
+    FAILED,
+    ErrorReport,
+    make_report,
+    write_json,
+    write_lines,
+    write_report,
+)
+from odradek.tools.cli.output import JsonValue, Output, count, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
+from odradek.tools.kafka.problems import Problem
 from odradek.tools.kafka.profile import Connection, find_connection
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_NO_RESPONSE = 3
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_NO_RESPONSE",
+    "EXIT_USAGE",
+    "CommandError",
+    "Outcome",
+    "Session",
+    "make_outcome",
+]
+
 _MOST_PROBLEMS: Final = 5
 
 
@@ -21,11 +40,15 @@ class CommandError(Exception):
     """A command failed. Each argument is one line.
 
     exit_code: that of the process
+    code: Kafka's name of the error; empty if it has none
+    similar: the nearest names
     """
 
-    def __init__(self, *lines: str, exit_code: int = EXIT_FAILED) -> None:
+    def __init__(self, *lines: str, exit_code: int = EXIT_FAILED, code: str = "", similar: Sequence[str] = ()) -> None:
         super().__init__(*lines)
         self.exit_code = exit_code
+        self.code = code
+        self.similar = similar
 
 
 class Outcome(NamedTuple):
@@ -103,22 +126,30 @@ class Session:
         action = f"would be {verb}" if self.is_dry_run else verb
         for each in outcomes:
             if each.error is not None:
-                write_error(f"{kind} {each.name}: {each.error}")
+                self.write_error(f"{kind} {each.name}: {each.error}", each.error)
             elif not self.output.is_json:
                 detail = (details or {}).get(each.name, "")
                 self.output.write_line(f"{kind} {each.name} {action}{f' {detail}' if detail else ''}")
         return EXIT_FAILED if any(each.error for each in outcomes) else 0
 
+    def report_problems(self, problems: Sequence[str]) -> int:
+        """Report why parts of a result are missing; return the exit code. In JSON none of them is left out."""
+        shown = problems if self.output.is_json else problems[:_MOST_PROBLEMS]
+        for problem in shown:
+            self.write_error(problem, problem.error if isinstance(problem, Problem) else None)
+        if len(problems) > len(shown):
+            self.write_error(f"{count(len(problems) - len(shown), 'further error')}")
+        return EXIT_FAILED if problems else 0
 
-def report_problems(problems: Sequence[str]) -> int:
-    """Report why parts of a result are missing; return the exit code."""
-    for problem in problems[:_MOST_PROBLEMS]:
-        write_error(problem)
-    if len(problems) > _MOST_PROBLEMS:
-        write_error(f"{len(problems) - _MOST_PROBLEMS:,} further errors")
-    return EXIT_FAILED if problems else 0
+    def write_error(self, message: str, error: Exception | None = None) -> None:
+        """Write an error to standard error, after which the command continues; `error` caused it."""
+        report = None if error is None else make_report(error)
+        code, details = (FAILED, {}) if report is None else (report.code, report.details)
+        write_report(ErrorReport(code, [message], EXIT_FAILED, details), is_json=self.output.is_json)
 
-
-def write_error(message: str) -> None:
-    """Write one line to standard error."""
-    sys.stderr.write(f"odradek: {make_printable(' '.join(message.split()))}\n")
+    def warn(self, message: str, similar: Sequence[str] = ()) -> None:
+        """Write a warning to standard error."""
+        if self.output.is_json:
+            write_json("warning", {"message": message, **({"similar": list(similar)} if similar else {})})
+        else:
+            write_lines(message)

@@ -1,6 +1,5 @@
 """The commands `odradek topic`."""
 
-import base64
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
@@ -8,14 +7,18 @@ import typer
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
-from odradek.tools.cli.completions import complete_topics
+from odradek.tools.cli.completions import complete_topic_settings, complete_topics
 from odradek.tools.cli.groups import Commands, split_pairs
-from odradek.tools.cli.output import JsonValue, Table
+from odradek.tools.cli.output import JsonValue, Row, Table, count, format_uuid
+from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import check
+from odradek.tools.kafka.cluster import RequestError, check
 
 REQUEST_TIMEOUT_MS: Final = 60_000
 _PARTITION_KEYS: Final = ("partition", "leader", "replicas", "isr", "offline")
+_TOPICS_PER_REQUEST: Final = 100
+"""Maximum number of topics that a request deletes."""
+_ELR_KEYS: Final = ("elr", "last_known_elr")
 
 commands = Commands("topic", "Topics.")
 
@@ -23,7 +26,12 @@ TopicNames = Annotated[
     list[str], typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Names of topics.")
 ]
 ConfigPairs = Annotated[
-    list[str] | None, typer.Option("--config", metavar="name=value", help="Set a configuration; repeatable.")
+    list[str] | None, typer.Option(
+        "--config",
+        metavar="name=value",
+        autocompletion=complete_topic_settings,
+        help="Set a configuration; repeatable.",
+    ),
 ]
 
 
@@ -46,22 +54,29 @@ def list_topics(
 def describe(session: Session, names: TopicNames) -> None:
     """Show the partitions of topics, and configurations that differ from the defaults of the cluster."""
     from odradek.tools.kafka.configs import TOPIC, fetch_configs
+    from odradek.tools.kafka.eligible_leaders import fetch_eligible_leaders
 
     topics = session.cluster.fetch_topics(names)
     found = fetch_configs(session.cluster, [(TOPIC, topic.name or "") for topic in topics])
+    eligible = fetch_eligible_leaders(session.cluster.any_broker(), names)
     documents: list[JsonValue] = []
     parts: list[Table | Mapping[str, JsonValue]] = []
     for topic in topics:
         configs = {one.name: one.value for one in found[TOPIC, topic.name or ""] if one.is_changed}
         fields: dict[str, JsonValue] = {
             "topic": topic.name,
-            "id": _format_id(topic.topic_id),
+            "id": format_uuid(topic.topic_id),
             "internal": topic.is_internal,
             "partition_count": len(topic.partitions),
             "replication_factor": _replication_factor(topic),
             "configs": configs,
         }
-        table = Table(_PARTITION_KEYS, [_partition_row(each) for each in topic.partitions], is_marked=lacks_replicas)
+        elrs = eligible.get(topic.name or "", {})
+        rows: list[Row] = [_partition_row(each) for each in topic.partitions]
+        if elrs:
+            replicas = [elrs.get(each.partition_index, ([], [])) for each in topic.partitions]
+            rows = [(*row, *each) for row, each in zip(rows, replicas, strict=True)]
+        table = Table((*_PARTITION_KEYS, *(_ELR_KEYS if elrs else ())), rows, is_marked=lacks_replicas)
         documents.append({**fields, "partitions": table.as_json()})
         parts += [fields, table]
     session.output.show_all(documents, *parts)
@@ -119,14 +134,30 @@ def create(
     for topic in response.topics:
         exists = topic.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and if_not_exists
         code = 0 if exists else topic.error_code
-        outcomes.append(make_outcome(topic.name, code, topic.error_message))
+        outcomes.append(_explain_configs(make_outcome(topic.name, code, topic.error_message), configs))
         if topic.num_partitions > 0:
-            details[topic.name] = f"with {_count(topic.num_partitions, 'partition')}, " + _count(
+            details[topic.name] = f"with {count(topic.num_partitions, 'partition')}, " + count(
                 topic.replication_factor, "replica"
             )
         elif exists:
             details[topic.name] = "before"
     return session.finish("topic", "created", outcomes, details)
+
+
+def _explain_configs(outcome: Outcome, configs: Mapping[str, str]) -> Outcome:
+    """Return a result with the nearest names of a configuration that topics have not."""
+    if outcome.error is None or outcome.error.code != ErrorCode.INVALID_CONFIG.name:
+        return outcome
+    # Imported here because only a mistake needs the declarations.
+    from odradek.log.config import LogConfig
+    from odradek.tools.kafka.similar_names import find_similar, format_suggestion
+
+    known = LogConfig.declared()
+    for name in configs:
+        if name not in known and (similar := find_similar(name, known)):
+            message = f"{outcome.error}{format_suggestion(similar)}"
+            return Outcome(outcome.name, RequestError(outcome.error.code, message, similar))
+    return outcome
 
 
 @commands.command("alter", is_change=True)
@@ -199,17 +230,23 @@ def delete(
     found = [name for name in names if name in existing]
     partitions = sum(len(existing[name].partitions) for name in found)
     if found:
-        what = f"{_count(len(found), 'topic')} ({', '.join(found)}) with {_count(partitions, 'partition')}"
+        what = f"{count(len(found), 'topic')} ({', '.join(found)}) with {count(partitions, 'partition')}"
         session.confirm(f"Delete {what} and all records?")
     if session.is_dry_run or not found:
         return session.finish("topic", "deleted", [Outcome(name) for name in found])
-    request = messages.DeleteTopicsRequest(
-        topics=[messages.DeleteTopicsRequestDeleteTopicState(name=name) for name in found],
-        topic_names=found,
-        timeout_ms=REQUEST_TIMEOUT_MS,
-    )
-    response = session.cluster.ask_controller(request, messages.DeleteTopicsResponse)
-    outcomes = [make_outcome(one.name or "", one.error_code, one.error_message) for one in response.responses]
+    outcomes = []
+    is_long = len(found) > _TOPICS_PER_REQUEST
+    with show_progress("deleting topics", len(found), is_wanted=is_long, are_bytes=False) as advance:
+        for start in range(0, len(found), _TOPICS_PER_REQUEST):
+            some = found[start : start + _TOPICS_PER_REQUEST]
+            request = messages.DeleteTopicsRequest(
+                topics=[messages.DeleteTopicsRequestDeleteTopicState(name=name) for name in some],
+                topic_names=some,
+                timeout_ms=REQUEST_TIMEOUT_MS,
+            )
+            response = session.cluster.ask_controller(request, messages.DeleteTopicsResponse)
+            outcomes += [make_outcome(one.name or "", one.error_code, one.error_message) for one in response.responses]
+            advance(len(some))
     return session.finish("topic", "deleted", outcomes)
 
 
@@ -238,12 +275,3 @@ def lacks_replicas(row: Sequence[JsonValue]) -> bool:
     """True for a row of number, leader, replicas, ISR and others, if leader or replicas are missing."""
     _, leader, replicas, isr, *_ = row
     return leader is None or len(isr) < len(replicas)  # type: ignore[arg-type]
-
-
-def _format_id(topic_id: bytes) -> str:
-    """Return a topic id in the form of Kafka's tools."""
-    return base64.urlsafe_b64encode(topic_id).rstrip(b"=").decode()
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

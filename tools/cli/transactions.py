@@ -6,15 +6,17 @@ from typing import Annotated, Final
 import typer
 
 from odradek.protocol.errors import ErrorCode
-from odradek.tools.cli.completions import complete_topics
+from odradek.tools.cli.choices import TRANSACTION_STATES, find_choices
+from odradek.tools.cli.completions import complete_topics, complete_transaction_states, complete_transactional_ids
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import JsonValue, Table
-from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome, report_problems
-from odradek.tools.kafka.cluster import RequestError, check
+from odradek.tools.cli.output import JsonValue, Table, count
+from odradek.tools.cli.progress import show_progress
+from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
+from odradek.tools.kafka.cluster import RequestError, check, unknown_name
 from odradek.tools.kafka.offsets import check_partitions, find_leaders
-from odradek.tools.kafka.similar_names import suggest
 from odradek.tools.kafka.transactions import (
     TRANSACTION_KEY,
+    describe_transactions,
     find_hanging_transactions,
     iter_producers,
     list_known_transactions,
@@ -36,6 +38,9 @@ _DEFAULT_TIMEOUT_MS: Final = 900_000
 commands = Commands("transaction", "Transactions.")
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Topic.")]
+TransactionalId = Annotated[
+    str, typer.Argument(metavar="ID", autocompletion=complete_transactional_ids, help="Transactional id.")
+]
 Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Number of the partition.")]
 
 
@@ -43,7 +48,13 @@ Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Numb
 def list_transactions(
     session: Session,
     states: Annotated[
-        list[str] | None, typer.Option("--state", metavar="STATE", help="Only in this state, such as Ongoing.")
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            autocompletion=complete_transaction_states,
+            help="Only in this state, such as Ongoing.",
+        ),
     ] = None,
     producer_ids: Annotated[
         list[int] | None, typer.Option("--producer-id", metavar="N", help="Only of this producer; repeatable.")
@@ -57,18 +68,19 @@ def list_transactions(
 ) -> int:
     """List the transactional ids."""
     problems: list[str] = []
+    wanted = find_choices("transaction state", states or [], TRANSACTION_STATES)
     try:
-        found = list_known_transactions(session.cluster, states, producer_ids, duration_ms, pattern, problems)
+        found = list_known_transactions(session.cluster, wanted, producer_ids, duration_ms, pattern, problems)
     except ValueError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from None
     session.output.show(Table(_LIST_KEYS, found))
-    return report_problems(problems)
+    return session.report_problems(problems)
 
 
 @commands.command("describe")
 def describe(
     session: Session,
-    transactional_id: Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")],
+    transactional_id: TransactionalId,
 ) -> None:
     """Show the state of a transactional id, and the partitions in its transaction."""
     from odradek.protocol.messages.describe_transactions import (
@@ -80,9 +92,7 @@ def describe(
     response = session.cluster.ask_coordinator(transactional_id, TRANSACTION_KEY, request, DescribeTransactionsResponse)
     [state] = response.transaction_states
     if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        names = [one.transactional_id for one in list_known_transactions(session.cluster)]
-        message = f"transactional id {transactional_id} does not exist{suggest(transactional_id, names)}"
-        raise RequestError("TRANSACTIONAL_ID_NOT_FOUND", message)
+        raise _unknown_id(session, transactional_id)
     check(state.error_code, None, f"transactional id {transactional_id}")
     started_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
     fields: dict[str, JsonValue] = {
@@ -145,8 +155,34 @@ def find_hanging(
     if topic is not None and partition is not None and broker is None:
         check_partitions([(topic, partition)], leaders)
     before_ms = int(time.time() * 1000) - max_timeout_ms
-    rows = find_hanging_transactions(session.cluster, leaders, before_ms)
+    with show_progress("reading producers of partitions", len(leaders), are_bytes=False) as advance:
+        rows = find_hanging_transactions(session.cluster, leaders, before_ms, advance)
     session.output.show(Table(_HANGING_KEYS, rows, is_marked=lambda row: True))
+
+
+@commands.command("terminate", is_destructive=True)
+def terminate(session: Session, transactional_id: TransactionalId) -> int:
+    """Abort the open transaction of a transactional id, also a prepared one, and fence its producer."""
+    from odradek.tools.kafka.transaction_changes import terminate_transaction
+
+    found = describe_transactions(session.cluster, [transactional_id])
+    if transactional_id not in found:
+        raise _unknown_id(session, transactional_id)
+    state = found[transactional_id]
+    if state.start_time_ms is None:
+        raise CommandError(f"transactional id {transactional_id} has no open transaction; its state is {state.state}")
+    partitions = count(len(state.partitions), "partition")
+    session.confirm(f"Abort the transaction of {transactional_id} in {partitions} and fence its producer?")
+    if session.is_dry_run:
+        return session.finish("transaction", "terminated", [Outcome(transactional_id)])
+    code = terminate_transaction(session.cluster, state)
+    return session.finish("transaction", "terminated", [make_outcome(transactional_id, code)])
+
+
+def _unknown_id(session: Session, transactional_id: str) -> RequestError:
+    names = [one.transactional_id for one in list_known_transactions(session.cluster)]
+    message = f"transactional id {transactional_id} does not exist"
+    return unknown_name("TRANSACTIONAL_ID_NOT_FOUND", message, transactional_id, names)
 
 
 @commands.command("abort", is_destructive=True)

@@ -18,7 +18,7 @@ from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import Table
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session
 from odradek.tools.cli.store_options import StoreFile, StoreOverrides, find_store
-from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
@@ -171,7 +171,9 @@ def _select(mechanism: str | None) -> list[str]:
 
 
 def _unknown_user(name: str, users: dict[str, dict[str, int]]) -> CommandError:
-    return CommandError(f"user {name} does not exist{suggest(name, users)}")
+    similar = find_similar(name, users)
+    message = f"user {name} does not exist{format_suggestion(similar)}"
+    return CommandError(message, code="RESOURCE_NOT_FOUND", similar=similar)
 
 
 def _check_user(user: str, iterations: int) -> None:

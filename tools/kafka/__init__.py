@@ -9,15 +9,20 @@
 - `cluster`: requests to a broker, the controller, leaders and coordinators
 - `consumer_protocol`: subscriptions and assignments of consumers
 - `similar_names`: the nearest names of a misspelt one
+- `broker_loggers`: loggers of a broker that have a level of their own
 - `configs`: configurations of resources, read from a cluster
 - `config_changes`: changes of configurations
 - `topic_changes`: creation and deletion of a topic
 - `record_production`: production of one record
+- `eligible_leaders`: eligible leader replicas of partitions
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
+- `group_types`: groups, their members and their lag, as values
+- `share_groups`, `streams_groups`: groups of these types
 - `groups`: groups with members, committed offsets and lag
 - `readers`: clients that fetch, from the metrics of brokers
 - `transactions`: transactions of coordinators, and in partitions
+- `transaction_changes`: termination of a transaction
 - `times`: times and durations in command lines
 - `scram_users`: SCRAM users
 - `acls`: ACLs

@@ -19,7 +19,6 @@ _OTHERS: Final = {
     72: "PushTelemetry",
     73: "AssignReplicasToDirs",
     76: "ShareGroupHeartbeat",
-    77: "ShareGroupDescribe",
     78: "ShareFetch",
     79: "ShareAcknowledge",
     80: "AddRaftVoter",
@@ -31,8 +30,6 @@ _OTHERS: Final = {
     86: "DeleteShareGroupState",
     87: "ReadShareGroupStateSummary",
     88: "StreamsGroupHeartbeat",
-    89: "StreamsGroupDescribe",
-    90: "DescribeShareGroupOffsets",
     91: "AlterShareGroupOffsets",
     92: "DeleteShareGroupOffsets",
 }

@@ -19,8 +19,9 @@ from odradek.protocol.messages.metadata import (
 )
 from odradek.protocol.schema import Message, Struct
 from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError
+from odradek.tools.kafka.problems import Problem
 from odradek.tools.kafka.profile import Connection, make_security
-from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
 RETRY_S: Final = 30.0
@@ -38,11 +39,19 @@ class RequestError(Exception):
     """The cluster refused a request, or a part of it. The message is one line.
 
     code: Kafka's name of the error
+    similar: the nearest names of one that does not exist
     """
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, similar: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.similar = similar
+
+
+def unknown_name(code: str, message: str, name: str, names: Iterable[str]) -> RequestError:
+    """Return the error of a name that does not exist, with the nearest of those that do."""
+    similar = find_similar(name, names)
+    return RequestError(code, f"{message}{format_suggestion(similar)}", similar)
 
 
 def make_error(code: int, message: str | None, subject: str = "") -> RequestError:
@@ -228,7 +237,7 @@ class Cluster:
             except NoResponseError as error:
                 if problems is None:
                     raise
-                problems.append(f"groups of broker {broker}: {error}")
+                problems.append(Problem(f"groups of broker {broker}", error))
                 continue
             yield broker, response
 
@@ -271,7 +280,7 @@ class Cluster:
     def unknown_topic(self, name: str) -> RequestError:
         """Return the error of a topic that does not exist."""
         names = [topic.name for topic in self.fetch_metadata().topics if topic.name is not None]
-        return RequestError("UNKNOWN_TOPIC_OR_PARTITION", f"topic {name} does not exist{suggest(name, names)}")
+        return unknown_name("UNKNOWN_TOPIC_OR_PARTITION", f"topic {name} does not exist", name, names)
 
     def _connect(self, address: Address) -> WireClient:
         client = self._by_address.get(address)

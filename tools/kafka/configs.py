@@ -54,7 +54,8 @@ class ConfigValue(NamedTuple):
 
     value: None if it is sensitive, or has no value
     source: where the value comes from
-    default: the value that applies without that of the resource; None if it is not reported
+    default: the value that applies without that of the resource, for a logger that of the nearest logger above; None if
+        it is not reported
     is_changed: the value was set for this resource
     """
 
@@ -93,8 +94,17 @@ def fetch_configs(
                     subject = f"{kind} {result.resource_name}"
                     raise make_error(result.error_code, result.error_message, subject)
                 values = [_make_value(kind, one) for one in result.configs]
+                if kind == BROKER_LOGGER:
+                    values = _mark_own_levels(values)
                 found[kind, result.resource_name] = sorted(values)
     return found
+
+
+def _mark_own_levels(values: list[ConfigValue]) -> list[ConfigValue]:
+    # Imported here because few commands use loggers.
+    from odradek.tools.kafka.broker_loggers import mark_own_levels
+
+    return mark_own_levels(values)
 
 
 def is_for_one_broker(resource: Resource) -> bool:

@@ -11,6 +11,8 @@ SASL: Final = "SASL authentication"
 API: Final = "API request"
 
 _NO_TLS: Final = "the listener has no TLS, or the port is that of another program: try security.protocol=PLAINTEXT"
+_PLAINTEXT_REASONS: Final = ("WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING")
+"""OpenSSL's reasons if a port without TLS sends bytes or closes the connection."""
 _NEEDS_TLS: Final = (
     "if this is a listener with TLS or SASL, set security.protocol in a profile or in the file of --command-config"
 )
@@ -71,7 +73,7 @@ def explain_failed_connect(address: str, error: Exception) -> StepError:
             hint = "ssl.truststore.location must contain the authority of the broker's certificate"
         return StepError(address, TLS, reason, hint)
     if isinstance(error, ssl.SSLError):
-        return StepError(address, TLS, reason, _NO_TLS if error.reason == "WRONG_VERSION_NUMBER" else "")
+        return StepError(address, TLS, reason, _NO_TLS if error.reason in _PLAINTEXT_REASONS else "")
     if isinstance(error, TimeoutError):
         return StepError(address, CONNECTION, "no answer in time", "check the address, the network and firewalls")
     if isinstance(error, ConnectionRefusedError):

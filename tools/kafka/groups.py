@@ -1,7 +1,7 @@
 """Groups: their state, members, committed offsets and lag."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.describe_groups import (
@@ -16,10 +16,29 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 from odradek.protocol.types import DecodeError
-from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
+from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error, unknown_name
 from odradek.tools.kafka.consumer_protocol import read_assignment
+from odradek.tools.kafka.group_types import SHARE, Group, ListedGroup, Member, PartitionLag
 from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
-from odradek.tools.kafka.similar_names import suggest
+
+if TYPE_CHECKING:
+    from odradek.tools.kafka.share_groups import ShareOffset
+
+__all__ = [
+    "GROUP_KEY",
+    "Group",
+    "ListedGroup",
+    "Member",
+    "PartitionLag",
+    "commit_offsets",
+    "compute_lags",
+    "decode_assignment",
+    "describe_groups",
+    "exists",
+    "fetch_committed",
+    "list_groups",
+    "unknown_group",
+]
 
 GROUP_KEY: Final = 0
 _OFFSET_VERSION: Final = 9
@@ -27,48 +46,6 @@ _OFFSET_VERSION: Final = 9
 
 _CONSUMER: Final = "consumer"
 _DEAD: Final = "Dead"
-
-
-class ListedGroup(NamedTuple):
-    """A group in a list. `type` is empty if the broker is older than Kafka 3.8."""
-
-    group: str
-    state: str
-    type: str
-    protocol_type: str
-    coordinator: int
-
-
-class Member(NamedTuple):
-    """A member of a group."""
-
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    host: str
-    partitions: list[TopicPartition]
-
-
-class Group(NamedTuple):
-    """A group with its members. `assignor` is the strategy that distributes the partitions."""
-
-    group: str
-    state: str
-    type: str
-    assignor: str
-    coordinator: int
-    members: list[Member]
-
-
-class PartitionLag(NamedTuple):
-    """A partition that a group has committed or a member has; None for offsets that do not exist."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    end_offset: int | None
-    lag: int | None
-    member: Member | None
 
 
 def list_groups(
@@ -91,8 +68,11 @@ def list_groups(
 
 def unknown_group(cluster: Cluster, name: str) -> RequestError:
     """Return the error of a group that does not exist."""
-    names = [one.group for one in list_groups(cluster)]
-    return RequestError("GROUP_ID_NOT_FOUND", f"group {name} does not exist{suggest(name, names)}")
+    listed = {one.group: one for one in list_groups(cluster)}
+    if name in listed:
+        kind = f"{listed[name].type} group".lstrip()
+        return RequestError("GROUP_ID_NOT_FOUND", f"group {name} is a {kind}, which this command does not support")
+    return unknown_name("GROUP_ID_NOT_FOUND", f"group {name} does not exist", name, listed)
 
 
 def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
@@ -112,10 +92,23 @@ def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
             if one.group_state == _DEAD:
                 others.append(one.group_id)
             described[one.group_id] = _make_classic(one, broker)
-        described.update(_describe_consumer_groups(cluster, broker, others))
+        described.update(_describe_other_types(cluster, broker, others))
         for name in others:
             described.setdefault(name, Group(name, _DEAD, "", "", broker, []))
     return [described[name] for name in names]
+
+
+def _describe_other_types(cluster: Cluster, broker: int, names: Sequence[str]) -> dict[str, Group]:
+    """Return those of the groups that are no classic groups."""
+    found = _describe_consumer_groups(cluster, broker, names)
+    if len(found) < len(names):
+        # Imported here because most clusters have no groups of these types.
+        from odradek.tools.kafka.share_groups import describe_share_groups
+        from odradek.tools.kafka.streams_groups import describe_streams_groups
+
+        for describe in (describe_share_groups, describe_streams_groups):
+            found.update(describe(cluster, broker, [name for name in names if name not in found]))
+    return found
 
 
 def exists(group: Group) -> bool:
@@ -171,26 +164,48 @@ def compute_lags(
     With `problems` nor have partitions whose leader does not answer (`offsets.fetch_offsets`).
     """
     listed = list(groups)
-    committed = fetch_committed(cluster, [group.group for group in listed])
+    share_groups = [group.group for group in listed if group.type == SHARE]
+    shared = _fetch_share_offsets(cluster, share_groups) if share_groups else {}
+    committed = fetch_committed(cluster, [group.group for group in listed if group.type != SHARE])
     owners = {
         group.group: {partition: member for member in group.members for partition in member.partitions}
         for group in listed
+        if group.type != SHARE
     }
-    wanted = {partition for group in listed for partition in (*committed[group.group], *owners[group.group])}
-    topics = sorted({topic for topic, _ in wanted})
+    wanted = {key for name, offsets in committed.items() for key in (*offsets, *owners[name])}
+    ends = _fetch_end_offsets(cluster, wanted.union(*shared.values()), problems)
+    lags = {
+        name: [
+            _make_lag(key, committed[name].get(key), ends.get(key), owners[name].get(key))
+            for key in sorted({*committed[name], *owners[name]})
+        ]
+        for name in owners
+    }
+    for name, offsets in shared.items():
+        lags[name] = [
+            PartitionLag(*key, one.start_offset, ends.get(key), one.lag, None) for key, one in sorted(offsets.items())
+        ]
+    return lags
+
+
+def _fetch_end_offsets(
+    cluster: Cluster, partitions: Collection[TopicPartition], problems: list[str] | None
+) -> Mapping[TopicPartition, int]:
+    topics = sorted({topic for topic, _ in partitions})
     leaders = {
         (topic.name or "", one.partition_index): one.leader_id
         for topic in (cluster.fetch_metadata(topics).topics if topics else ())
         for one in topic.partitions
     }
-    _, ends = fetch_log_ranges(cluster, {key: leaders[key] for key in wanted if key in leaders}, problems)
-    return {
-        group.group: [
-            _make_lag(key, committed[group.group].get(key), ends.get(key), owners[group.group].get(key))
-            for key in sorted({*committed[group.group], *owners[group.group]})
-        ]
-        for group in listed
-    }
+    _, ends = fetch_log_ranges(cluster, {key: leaders[key] for key in partitions if key in leaders}, problems)
+    return ends
+
+
+def _fetch_share_offsets(cluster: Cluster, names: Sequence[str]) -> dict[str, "dict[TopicPartition, ShareOffset]"]:
+    # Imported here because most clusters have no share groups.
+    from odradek.tools.kafka.share_groups import fetch_share_offsets
+
+    return fetch_share_offsets(cluster, names)
 
 
 def _make_lag(key: TopicPartition, committed: int | None, end: int | None, member: Member | None) -> PartitionLag:

@@ -10,6 +10,7 @@ from odradek.protocol.messages.describe_log_dirs import (
 )
 from odradek.tools.kafka.cluster import Cluster, check, name_error
 from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.problems import Problem
 from odradek.tools.kafka.wire_client import WireClient
 
 
@@ -65,7 +66,7 @@ def fetch_log_dirs(
         except NoResponseError as error:
             if problems is None:
                 raise
-            problems.append(f"log directories of broker {broker}: {error}")
+            problems.append(Problem(f"log directories of broker {broker}", error))
             continue
         found += _make_log_dirs(broker, response)
     return found

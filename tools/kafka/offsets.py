@@ -13,6 +13,7 @@ from odradek.protocol.messages.list_offsets import (
 )
 from odradek.tools.kafka.cluster import Cluster, RequestError, make_error
 from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.problems import Problem
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -124,7 +125,7 @@ def fetch_offsets(
 def _report(error: NoResponseError | RequestError, subject: str, problems: list[str] | None) -> None:
     if problems is None:
         raise error
-    problems.append(f"{subject}: {error}" if subject else str(error))
+    problems.append(Problem(subject, error))
 
 
 def fetch_log_ranges(

@@ -20,11 +20,11 @@ cluster. The names are those of Kafka's clients:
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from odradek.tools.kafka.similar_names import suggest
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, parse_addresses
 
 DEFAULT_PROFILE: Final = "default"
@@ -35,7 +35,14 @@ _NO_HOME: Final = "/nonexistent"
 
 
 class ProfileError(Exception):
-    """An option, the profile file or the file of `--command-config` is invalid. The message is one line."""
+    """An option, the profile file or the file of `--command-config` is invalid. The message is one line.
+
+    similar: the nearest names of a profile that does not exist
+    """
+
+    def __init__(self, message: str, similar: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.similar = similar
 
 
 class Connection(NamedTuple):
@@ -104,6 +111,12 @@ def find_profile_file(environment: Mapping[str, str]) -> Path:
     return Path(configuration) / "odradek" / "profiles.toml"
 
 
+def list_profiles(environment: Mapping[str, str]) -> list[str]:
+    """Return the names in the profile file. Raises OSError, ValueError."""
+    with find_profile_file(environment).open("rb") as opened:
+        return sorted(tomllib.load(opened))
+
+
 def _read_profile(selected: str | None, file: Path) -> dict[str, str]:
     """Return the properties of a profile; without a selection those of `default`, which need not exist."""
     try:
@@ -119,7 +132,8 @@ def _read_profile(selected: str | None, file: Path) -> dict[str, str]:
     if name not in profiles:
         if selected is None:
             return {}
-        raise ProfileError(f"--profile {name}: {file} has no such profile{suggest(name, profiles)}")
+        similar = find_similar(name, profiles)
+        raise ProfileError(f"--profile {name}: {file} has no such profile{format_suggestion(similar)}", similar)
     if not isinstance(profiles[name], dict):
         raise ProfileError(f"{file}: {name} must be a table")
     return dict(_flatten(profiles[name], ""))

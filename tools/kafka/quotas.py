@@ -15,12 +15,16 @@ from odradek.protocol.messages.describe_client_quotas import (
     DescribeClientQuotasRequestComponentData,
     DescribeClientQuotasResponse,
 )
-from odradek.tools.kafka.cluster import Cluster, check
+from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+QUOTAS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
+"""Quotas of users and client ids."""
+IP_QUOTAS: Final = ("connection_creation_rate",)
 
 _EXACT: Final = 0
 _DEFAULT: Final = 1
@@ -52,7 +56,7 @@ def fetch_quotas(cluster: Cluster, entity: Entity = (), *, is_strict: bool = Fal
 def alter_quotas(
     cluster: Cluster, entity: Entity, changed: Mapping[str, float], deleted: Sequence[str], *, is_dry_run: bool
 ) -> None:
-    """Set and remove quotas of an entity. Raises RequestError."""
+    """Set and remove quotas of an entity. Raises RequestError, for an unknown quota with the nearest names."""
     operations = [AlterClientQuotasRequestOpData(key=key, value=value, remove=False) for key, value in changed.items()]
     operations += [AlterClientQuotasRequestOpData(key=key, value=0.0, remove=True) for key in deleted]
     entry = AlterClientQuotasRequestEntryData(
@@ -61,4 +65,16 @@ def alter_quotas(
     )
     request = AlterClientQuotasRequest(entries=[entry], validate_only=is_dry_run)
     for one in cluster.ask_controller(request, AlterClientQuotasResponse).entries:
-        check(one.error_code, one.error_message)
+        if one.error_code:
+            raise _explain(make_error(one.error_code, one.error_message), entity, [*changed, *deleted])
+
+
+def _explain(error: RequestError, entity: Entity, names: Sequence[str]) -> RequestError:
+    """Return the error of a change, with the quotas that an unknown one may stand for."""
+    known = IP_QUOTAS if any(kind == IP for kind, _ in entity) else QUOTAS
+    for name in names:
+        if name not in known:
+            similar = find_similar(name, known)
+            hint = format_suggestion(similar) or f"; there are {', '.join(known)}"
+            return RequestError(error.code, f"{error}{hint}", similar or known)
+    return error

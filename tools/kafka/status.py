@@ -138,7 +138,8 @@ class ClusterStatus(NamedTuple):
         yield f"controller        {'none' if self.controller is None else f'broker {self.controller}'}"
         missing = ", ".join(map(str, self.missing_brokers))
         yield f"brokers           {len(self.brokers)}{f' (not live: {missing})' if missing else ''}"
-        yield f"partitions        {len(rows)} in {len({row.topic for row in rows})} topics"
+        topics = len({row.topic for row in rows})
+        yield f"partitions        {len(rows)} in {topics} topic{'' if topics == 1 else 's'}"
         yield f"offline           {sum(row.is_offline for row in rows)}"
         yield f"under min ISR     {sum(row.is_under_min_isr for row in rows)}"
         yield f"at min ISR        {sum(row.is_at_min_isr for row in rows)}"

@@ -1,6 +1,6 @@
 """Transactions: those that coordinators have, and those that are open in partitions."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from odradek.protocol.errors import ErrorCode
@@ -13,9 +13,11 @@ from odradek.protocol.messages.list_transactions import ListTransactionsRequest,
 from odradek.tools.kafka.cluster import Cluster, check, make_error
 from odradek.tools.kafka.connection_errors import NoResponseError, UnsupportedRequestError
 from odradek.tools.kafka.offsets import TopicPartition, group_by_leader
+from odradek.tools.kafka.problems import Problem
 
 TRANSACTION_KEY: Final = 1
 """The type of the coordinators of transactions, in FindCoordinator."""
+_PARTITIONS_PER_REQUEST: Final = 1000
 
 _OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 """In other states DescribeTransactions returns the start of the last transaction, which has ended."""
@@ -84,7 +86,7 @@ def list_known_transactions(
         except NoResponseError as error:
             if problems is None:
                 raise
-            problems.append(f"transactions of broker {broker}: {error}")
+            problems.append(Problem(f"transactions of broker {broker}", error))
             continue
         check(response.error_code, None, f"transactions of broker {broker}")
         if response.unknown_state_filters:
@@ -129,12 +131,18 @@ def _group_by_coordinator(cluster: Cluster, names: Sequence[str]) -> dict[int, l
 
 
 def find_hanging_transactions(
-    cluster: Cluster, leaders: Mapping[TopicPartition, int], before_ms: int
+    cluster: Cluster,
+    leaders: Mapping[TopicPartition, int],
+    before_ms: int,
+    on_progress: Callable[[int], None] = lambda count: None,
 ) -> list[HangingTransaction]:
-    """Return the hanging transactions in partitions whose last record is not later than `before_ms`."""
+    """Return the hanging transactions in partitions whose last record is not later than `before_ms`.
+
+    `on_progress` is called with the number of partitions that were read since its last call.
+    """
     opened = [
         (key, one)
-        for key, one in iter_producers(cluster, leaders)
+        for key, one in iter_producers(cluster, leaders, on_progress)
         if one.current_txn_start_offset >= 0 and one.last_timestamp <= before_ms
     ]
     if not opened:
@@ -154,10 +162,20 @@ def find_hanging_transactions(
 
 
 def iter_producers(
-    cluster: Cluster, leaders: Mapping[TopicPartition, int]
+    cluster: Cluster, leaders: Mapping[TopicPartition, int], on_progress: Callable[[int], None] = lambda count: None
 ) -> Iterator[tuple[TopicPartition, producer_messages.DescribeProducersResponseProducerState]]:
-    """Iterate over the producers of partitions."""
-    for leader, topics in group_by_leader(leaders, leaders).items():
+    """Iterate over the producers of partitions, with a request for some of them at a time."""
+    keys = sorted(leaders)
+    for start in range(0, len(keys), _PARTITIONS_PER_REQUEST):
+        some = keys[start : start + _PARTITIONS_PER_REQUEST]
+        yield from _iter_some_producers(cluster, some, leaders)
+        on_progress(len(some))
+
+
+def _iter_some_producers(
+    cluster: Cluster, partitions: Sequence[TopicPartition], leaders: Mapping[TopicPartition, int]
+) -> Iterator[tuple[TopicPartition, producer_messages.DescribeProducersResponseProducerState]]:
+    for leader, topics in group_by_leader(partitions, leaders).items():
         request = producer_messages.DescribeProducersRequest(
             topics=[
                 producer_messages.DescribeProducersRequestTopicRequest(name=topic, partition_indexes=indexes)

@@ -40,7 +40,8 @@ def assign_replicas(
     if replication_factor > count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"replication factor {replication_factor} needs as many brokers, but {count} are registered",
+            f"replication factor {replication_factor} needs as many brokers, but {count} "
+            f"{'is' if count == 1 else 'are'} registered",
         )
     if replication_factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be positive")

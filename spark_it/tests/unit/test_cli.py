@@ -46,6 +46,8 @@ def refused(capsys, *arguments):
 
 def test_a_wrong_command_line(capsys):
     assert "invalid choice: 'walk'" in refused(capsys, "walk")
+    assert "'reference'); did you mean status? (see odradek pipeline --help)" in refused(capsys, "stats")
+    assert "--jsn; did you mean --json? (see" in refused(capsys, "status", "x", "--jsn")
     assert "arguments are required: COMMAND" in refused(capsys)
     assert "cannot read /no/file: No such file or directory" in refused(capsys, "validate", "/no/file")
     assert "tomorrow is not earliest, committed, or an instant" in refused(capsys, "reset", "x", "--to", "tomorrow")

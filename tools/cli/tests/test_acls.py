@@ -14,6 +14,7 @@ from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.pauses import no_pause
 from odradek.server.store_tools import acls as store_acls
+from odradek.server.stores.sqlite import StoreLockedError
 from odradek.tools.cli.main import main
 
 AUTHORIZER = "--override=authorizer.class.name=kafka.security.authorizer.AclAuthorizer"
@@ -112,7 +113,10 @@ def test_the_authorizer_explains_its_decision(acls, capsys):
         (["add", "--allow-principal=a", "--topic=t"], "principalType:principalName but got a"),
         (["add", "--allow-principal=User:a", "--topic="], "--topic must not be empty"),
         (["add", "--allow-principal=User:a", "--topic=t", "--resource-pattern-type=match"], "literal or prefixed"),
-        (["add", "--allow-principal=User:a", "--topic=t", "--operation=Invented"], "unknown Operation: 'Invented'"),
+        (
+            ["add", "--allow-principal=User:a", "--topic=t", "--operation=Invented"],
+            "there is no operation Invented; there are Any, All",
+        ),
         (["add", "--allow-principal=User:a", "--group=g", "--operation=Write"], "Group has no operation Write, only"),
         (["add", "--deny-host=::1", "--allow-principal=User:a", "--topic=t"], "--deny-host requires --deny-principal"),
         (["add", "--allow-principal=User:a", "--producer"], "require --topic"),
@@ -133,3 +137,16 @@ def test_an_error_is_reported_in_one_line(acls, capsys, arguments, message):
     [line] = capsys.readouterr().err.splitlines()
     assert message in line
     assert acls() == {}
+
+
+def test_a_test_while_the_broker_runs(monkeypatch, capsys):
+    def refuse(config, work):
+        raise StoreLockedError("locked")
+
+    monkeypatch.setattr(store_acls, "run_with_store", refuse)
+    arguments = ["--principal=User:a", "--host=::1", "--operation=Read", "--topic=t", AUTHORIZER]
+    assert run("test", *arguments) == 1
+    assert capsys.readouterr().err == (
+        "odradek: the broker is running, with its metadata store open: stop it, or look at its rules with `odradek acl "
+        "list`\n"
+    )

@@ -161,6 +161,12 @@ def test_certificates_are_made(capsys, tmp_path):
     assert main(["tls", "make-test-certificates", str(tmp_path / "c")]) == 0
     assert f"ssl.truststore.location={tmp_path}/c/ca.pem\n" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"ca.pem", "broker.pem", "client.pem"}
+    before = (tmp_path / "c" / "broker.pem").read_bytes()
+    assert main(["tls", "make-test-certificates", str(tmp_path / "c")]) == 2
+    assert capsys.readouterr().err == f"odradek: {tmp_path}/c/ca.pem exists; --force overwrites it\n"
+    assert (tmp_path / "c" / "broker.pem").read_bytes() == before
+    assert main(["tls", "make-test-certificates", "--force", str(tmp_path / "c")]) == 0
+    assert (tmp_path / "c" / "broker.pem").read_bytes() != before
     (tmp_path / "file").write_text("")
     assert main(["tls", "make-test-certificates", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.startswith(f"odradek: cannot write to {tmp_path / 'file'}: ")

@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from odradek.tools.cli.output import MOST_RICH_ROWS, Output, Table, format_value, make_printable
+from odradek.tools.cli.output import MOST_RICH_ROWS, Output, Table, count, format_value, make_printable
 
 TABLE = Table(("name", "size_bytes", "brokers", "is_ok"), [("a", 5, [1, 2], True), ("bcd", 1234, [], False)])
 
@@ -80,3 +80,7 @@ def test_all_control_characters_are_escaped_in_json():
     Output(is_json=True, stream=stream).write_json_line("\x9b31m\x7f\u202e 群")
     assert stream.getvalue() == '"\\u009b31m\\u007f\\u202e 群"\n'
     assert json.loads(stream.getvalue()) == "\x9b31m\x7f\u202e 群"
+
+
+def test_a_number_with_a_noun():
+    assert [count(1, "topic"), count(1200, "topic")] == ["1 topic", "1,200 topics"]

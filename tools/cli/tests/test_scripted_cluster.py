@@ -137,3 +137,21 @@ def test_control_characters_in_an_error_are_escaped(client, capsys):
     topic.name = "t\x1b]0;x\x07"
     assert main(["topic", "describe", "t"]) == 1
     assert capsys.readouterr().err == "odradek: topic t\\x1b]0;x\\x07: INVALID_TOPIC_EXCEPTION\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["group", "list", "--state", "Stabel"], "there is no group state Stabel; did you mean Stable?"),
+        (["group", "list", "--type", "x"], "there is no group type x; there are classic, consumer, share, streams"),
+        (["transaction", "list", "--state", "Ongoin"], "there is no transaction state Ongoin; did you mean Ongoing?"),
+        (
+            ["acl", "create", "--topic", "t", "--allow-principal", "User:a", "--operation", "Raed"],
+            "there is no operation Raed; did you mean Read?",
+        ),
+    ],
+)
+def test_an_unknown_value_has_the_nearest_ones(client, capsys, arguments, message):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == f"odradek: {message}\n"
+    assert client.sent == []

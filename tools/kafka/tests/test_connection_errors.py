@@ -87,6 +87,11 @@ def test_a_server_without_tls(certificates):
     assert error.step == TLS and "security.protocol=PLAINTEXT" in error.hint
 
 
+def test_a_server_without_tls_that_closes_the_connection(certificates):
+    error = connect(serve(lambda connection: connection.recv(65536)), client_context(certificates))
+    assert error.step == TLS and "security.protocol=PLAINTEXT" in error.hint
+
+
 def test_an_unknown_authority(certificates):
     error = connect(tls_server(certificates), ssl.create_default_context())
     assert error.step == TLS and "ssl.truststore.location" in error.hint

@@ -42,7 +42,7 @@ def test_a_table():
         "cluster           unknown\n"
         "controller        none\n"
         "brokers           2 (not live: 3, 4)\n"
-        "partitions        2 in 1 topics\n"
+        "partitions        2 in 1 topic\n"
         "offline           1\n"
         "under min ISR     0\n"
         "at min ISR        1\n"

@@ -1,0 +1,18 @@
+"""Reasons for which parts of a result are missing."""
+
+from typing import Self
+
+
+class Problem(str):
+    """A line with the reason for which a part of a result is missing.
+
+    error: what caused it
+    """
+
+    error: Exception
+
+    def __new__(cls, subject: str, error: Exception) -> Self:
+        """Return the line of an error; `subject` is the missing part, if the error does not name it."""
+        made = super().__new__(cls, f"{subject}: {error}" if subject else str(error))
+        made.error = error
+        return made
