@@ -15,7 +15,8 @@
 - `reassignments`: `odradek partition reassign`
 - `consumer_groups`: `odradek group`
 - `offset_reset`: `odradek group reset`
-- `records`: `odradek record`
+- `records`: `odradek record`; `consume_records` and `produce_records` have its commands, `record_options` what both
+  have
 - `configs`: `odradek config`
 - `property_rows`: properties of Odradek as JSON
 - `brokers`: `odradek broker`

@@ -12,7 +12,6 @@ from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 _PREVIEW_KEYS: Final = ("resource", "name", "before", "after")
 _DEFAULT: Final = "(default)"
 _HIDDEN: Final = "[hidden]"
-_LISTENER_PREFIX: Final = "listener.name."
 """Begins the names of configurations of one listener, which a broker describes only while they are set."""
 _SECRET_ENDINGS: Final = ("password", "secret", ".key", "jaas.config")
 """Ends of the names of secrets, which a cluster marks as sensitive only if they have a value."""
@@ -61,8 +60,8 @@ def change_configs(
             session.cluster, group, operations, is_dry_run=session.is_dry_run
         ):
             outcomes.append(make_outcome(name or "(all)", code, message))
-    if not session.output.is_json and not all(outcome.error for outcome in outcomes):
-        session.output.write_table(Table(_PREVIEW_KEYS, rows))
+    if not all(outcome.error for outcome in outcomes):
+        session.preview(Table(_PREVIEW_KEYS, rows))
     return outcomes
 
 
@@ -71,7 +70,7 @@ def _warn_of_unknown(session: Session, names: Sequence[str]) -> None:
     broker = str(session.cluster.node_ids()[0])
     known = [one.name for one in fetch_configs(session.cluster, [(BROKER, broker)])[BROKER, broker]]
     for name in names:
-        if name not in known and lists_all_names((BROKER, broker), name) and not name.startswith(_LISTENER_PREFIX):
+        if name not in known and lists_all_names((BROKER, broker), name):
             similar = find_similar(name, known)
             session.warn(f"broker {broker} has no configuration {name}{format_suggestion(similar)}", similar)
 

@@ -51,7 +51,8 @@ def list_resources(
 
     codes = [] if kind is None else [RESOURCE_TYPES[kind.value]]
     if kind is not ResourceKind.CLIENT_METRICS:
-        session.cluster.any_broker().require_version(ListConfigResourcesRequest, 1, "other types than client-metrics")
+        purpose = "this list; `odradek config describe TYPE NAME` shows the configurations of one resource"
+        session.cluster.any_broker().require_version(ListConfigResourcesRequest, 1, purpose)
     request = ListConfigResourcesRequest(resource_types=codes)
     response = session.cluster.ask(request, ListConfigResourcesResponse)
     check(response.error_code)
@@ -91,7 +92,8 @@ def alter(
     kind: Kind,
     names: Names,
     changed: Annotated[
-        list[str] | None, typer.Option(
+        list[str] | None,
+        typer.Option(
             "--set",
             "--add-config",
             metavar="name=value",

@@ -200,7 +200,7 @@ def elect(
             is_unneeded = one.error_code == ErrorCode.ELECTION_NOT_NEEDED
             outcomes.append(Outcome(name) if is_unneeded else make_outcome(name, one.error_code, one.error_message))
             if is_unneeded:
-                details[name] = "before"
+                details[name] = "earlier; there was nothing to do"
     return session.finish("partition", "elected", outcomes, details)
 
 
@@ -234,8 +234,7 @@ def delete_records(
     check_partitions(wanted, leaders)
     first, end = fetch_log_ranges(session.cluster, {key: leaders[key] for key in wanted})
     rows = [(*key, first.get(key), end.get(key) if offset < 0 else offset) for key, offset in sorted(wanted.items())]
-    if not session.output.is_json:
-        session.output.write_table(Table(("topic", "partition", "first_offset", "new_first_offset"), rows))
+    session.preview(Table(("topic", "partition", "first_offset", "new_first_offset"), rows))
     session.confirm("Delete the records before these offsets?")
     if session.is_dry_run:
         return session.finish("partition", "trimmed", [Outcome(f"{topic}-{index}") for topic, index in wanted])

@@ -78,9 +78,8 @@ def delete(session: Session, user: User = None, client_id: ClientId = None, ip: 
 def _report(
     session: Session, entity: Entity, before: dict[str, float], after: dict[str, float | None], verb: str
 ) -> int:
-    if not session.output.is_json:
-        rows = [(_name(entity), key, _format(before.get(key)), _format(value)) for key, value in after.items()]
-        session.output.write_table(Table(_PREVIEW_KEYS, rows))
+    rows = [(_name(entity), key, _format(before.get(key)), _format(value)) for key, value in after.items()]
+    session.preview(Table(_PREVIEW_KEYS, rows))
     return session.finish("quota", verb, [Outcome(_name(entity))])
 
 

@@ -76,8 +76,7 @@ def apply(
     if busy := sorted(key for key in wanted if key in ongoing):
         raise CommandError(f"{_name(busy[0])} is being reassigned; wait, or cancel it first")
     rows = [(*key, current[key], replicas) for key, replicas in sorted(wanted.items()) if current[key] != replicas]
-    if not session.output.is_json:
-        session.output.write_table(Table(("topic", "partition", "before", "after"), rows))
+    session.preview(Table(("topic", "partition", "before", "after"), rows))
     session.confirm(f"Reassign {count(len(rows), 'partition')}?")
     moved: Assignment = {(topic, index): replicas for topic, index, _, replicas in rows}
     if session.is_dry_run or not moved:

@@ -18,7 +18,7 @@ from odradek.tools.cli.error_reports import (
     write_lines,
     write_report,
 )
-from odradek.tools.cli.output import JsonValue, Output, count, make_printable
+from odradek.tools.cli.output import JsonValue, Output, Table, count, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
 from odradek.tools.kafka.problems import Problem
 from odradek.tools.kafka.profile import Connection, find_connection
@@ -82,6 +82,7 @@ class Session:
     ) -> None:
         self.output = output
         self.is_dry_run = is_dry_run
+        self._preview: Table | None = None
         self._stack = stack
         self._options = (bootstrap_server, command_config, profile)
         self._is_confirmed = is_confirmed
@@ -107,6 +108,13 @@ class Session:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("nothing was changed")
 
+    def preview(self, table: Table) -> None:
+        """Show what a change changes: now as a table, or in the JSON of `finish`."""
+        if self.output.is_json:
+            self._preview = table
+        else:
+            self.output.write_table(table)
+
     def finish(
         self, kind: str, verb: str, outcomes: Sequence[Outcome], details: Mapping[str, str] | None = None
     ) -> int:
@@ -122,7 +130,8 @@ class Session:
                 }
                 for each in outcomes
             ]
-            self.output.write_json({"action": verb, "dry_run": self.is_dry_run, "results": rows})
+            changes: dict[str, JsonValue] = {} if self._preview is None else {"changes": self._preview.as_json()}
+            self.output.write_json({"action": verb, "dry_run": self.is_dry_run, "results": rows, **changes})
         action = f"would be {verb}" if self.is_dry_run else verb
         for each in outcomes:
             if each.error is not None:

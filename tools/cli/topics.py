@@ -26,7 +26,8 @@ TopicNames = Annotated[
     list[str], typer.Argument(metavar="TOPIC", autocompletion=complete_topics, help="Names of topics.")
 ]
 ConfigPairs = Annotated[
-    list[str] | None, typer.Option(
+    list[str] | None,
+    typer.Option(
         "--config",
         metavar="name=value",
         autocompletion=complete_topic_settings,

@@ -5,7 +5,7 @@ sent again there, until `retry_s` seconds have passed.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -31,6 +31,12 @@ _NO_CONTROLLER: Final = frozenset({ErrorCode.NOT_CONTROLLER})
 _NO_COORDINATOR: Final = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
+
+_COORDINATOR_TOPICS: Final[Mapping[int, tuple[str, str]]] = {
+    0: ("__consumer_offsets", "offsets.topic.replication.factor"),
+    1: ("__transaction_state", "transaction.state.log.replication.factor"),
+}
+"""The topics of coordinators by key type, and the properties that determine the number of their replicas."""
 
 Response = TypeVar("Response", bound=Message)
 
@@ -252,6 +258,10 @@ class Cluster:
         response = self._retry(send, _NO_COORDINATOR, lambda: None, is_repeatable=True)
         found = {}
         for each in response.coordinators:
+            if each.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+                topic, properties = _COORDINATOR_TOPICS.get(key_type, ("its topic", "its replication factor"))
+                hint = f"{topic} has no leader, or cannot be created with so few live brokers: see {properties}"
+                raise RequestError("COORDINATOR_NOT_AVAILABLE", f"coordinator of {each.key} is not available: {hint}")
             check(each.error_code, each.error_message, f"coordinator of {each.key}")
             self._nodes.setdefault(each.node_id, Address(each.host, each.port))
             found[each.key] = each.node_id

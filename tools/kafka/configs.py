@@ -35,6 +35,7 @@ _SOURCES: Final = {
 _CHANGED: Final = {TOPIC: {1}, BROKER: {2, 3, 4}, BROKER_LOGGER: {6}, CLIENT_METRICS: {7}, GROUP: {8}}
 """Sources of values that were set for a resource of this type, or for all of them."""
 _DEFAULT_SOURCE: Final = 5
+LISTENER_PREFIX: Final = "listener.name."
 _UNLISTED: Final = frozenset(
     {
         "leader.replication.throttled.rate",
@@ -116,9 +117,12 @@ def is_for_one_broker(resource: Resource) -> bool:
 def lists_all_names(resource: Resource, name: str) -> bool:
     """True if a description of a resource has a configuration also while it has no value, unless it does not exist.
 
-    Of all brokers, groups and client metrics only the values that were set may be described.
+    Of all brokers, groups and client metrics only the values that were set may be described, and of the properties of
+    listeners.
     """
     kind, resource_name = resource
+    if kind == BROKER and name.startswith(LISTENER_PREFIX):
+        return False
     return (kind in (TOPIC, BROKER_LOGGER) or (kind == BROKER and resource_name != "")) and name not in _UNLISTED
 
 

@@ -73,7 +73,8 @@ def explain_failed_connect(address: str, error: Exception) -> StepError:
             hint = "ssl.truststore.location must contain the authority of the broker's certificate"
         return StepError(address, TLS, reason, hint)
     if isinstance(error, ssl.SSLError):
-        return StepError(address, TLS, reason, _NO_TLS if error.reason in _PLAINTEXT_REASONS else "")
+        is_plaintext = error.reason in _PLAINTEXT_REASONS or isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        return StepError(address, TLS, reason, _NO_TLS if is_plaintext else "")
     if isinstance(error, TimeoutError):
         return StepError(address, CONNECTION, "no answer in time", "check the address, the network and firewalls")
     if isinstance(error, ConnectionRefusedError):
@@ -90,18 +91,27 @@ def explain_failed_tls(address: str, error: Exception) -> StepError:
     return StepError(address, TLS, _describe(error), _NO_TLS)
 
 
-def explain_failed_request(address: str, error: Exception, *, is_first: bool, has_tls: bool) -> StepError:
-    """Return the error of a request; `is_first` if no response was received on the connection."""
+def explain_failed_request(
+    address: str, error: Exception, number: int, *, has_tls: bool, has_sasl: bool = False
+) -> StepError:
+    """Return the error of a request; `number` is 1 for the first request on the connection."""
     import ssl
 
     if isinstance(error, ssl.SSLError):
         hint = "the broker refused the certificate of this client, or requires one: see ssl.keystore.location"
         return StepError(address, TLS, _describe(error), hint)
     reason = "no response in time" if isinstance(error, TimeoutError) else _describe(error)
-    if is_first and has_tls:
+    if number == 1 and has_tls:
         return StepError(address, API, reason, "does the broker require a certificate of this client?")
-    return StepError(address, API, reason, _NEEDS_TLS if is_first else "")
+    if number == _AFTER_VERSIONS and not has_sasl and not isinstance(error, TimeoutError):
+        # A listener with SASL serves ApiVersions before the authentication.
+        protocol = "SASL_SSL" if has_tls else "SASL_PLAINTEXT"
+        return StepError(address, API, reason, f"if the listener has SASL, set security.protocol={protocol}")
+    return StepError(address, API, reason, _NEEDS_TLS if number == 1 else "")
 
+
+_AFTER_VERSIONS: Final = 2
+"""Number of the request after ApiVersions."""
 
 _HOST_MISMATCHES: Final = (62, 64)
 """OpenSSL's codes for a certificate of another host name or address."""

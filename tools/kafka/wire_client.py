@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from odradek.protocol import codec
+from odradek.protocol.errors import ErrorCode
 from odradek.protocol.headers import response_is_flexible
 from odradek.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from odradek.protocol.schema import Message
@@ -99,6 +100,7 @@ class WireClient:
         self.address = address
         self._correlation_id = 0
         self._has_tls = security.tls_context is not None
+        self._has_sasl = security.sasl is not None
         self._timeout_s = timeout_s
         self._socket = self._connect(security, timeout_s)
         try:
@@ -146,6 +148,8 @@ class WireClient:
         version = min(highest, request.last_version, *(() if last_version is None else (last_version,)))
         if version < max(lowest, request.first_version):
             name = type(request).__name__.removesuffix("Request")
+            if highest < 0:
+                raise UnsupportedRequestError(f"{self.address} does not serve {name}")
             raise UnsupportedRequestError(f"{self.address} serves no version of {name} that this client can send")
         return self._exchange(request, version, response_type)
 
@@ -173,6 +177,8 @@ class WireClient:
         except SaslError as error:
             reason = f"the broker does not authenticate {login.identity}: {error}"
             hint = "check sasl.mechanism and sasl.jaas.config"
+            if ErrorCode.ILLEGAL_SASL_STATE.name in str(error):
+                hint = f"the listener has no SASL: try security.protocol={'SSL' if self._has_tls else 'PLAINTEXT'}"
             raise StepError(str(self.address), SASL, reason, hint) from error
 
     def _exchange(self, request: Message, version: int, response_type: type[Response]) -> Response:
@@ -199,8 +205,10 @@ class WireClient:
             body = 4 + response_is_flexible(request.api_key, is_flexible)
             return codec.decode(response_type, version, frame, body)
         except (OSError, DecodeError) as error:
-            is_first = self._correlation_id == 1
-            raise explain_failed_request(str(self.address), error, is_first=is_first, has_tls=self._has_tls) from error
+            address, number = str(self.address), self._correlation_id
+            raise explain_failed_request(
+                address, error, number, has_tls=self._has_tls, has_sasl=self._has_sasl
+            ) from error
 
     def _receive(self, count: int, end_s: float) -> bytes:
         """Receive bytes until a time. The timeout of a socket applies to each part alone, however small it is."""

@@ -29,6 +29,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "delivery.report.only.error": True,
 }
 
+_INIT_TIMEOUT_S: Final = 60.0
+
 ReportError = Callable[[str], None]
 
 
@@ -52,7 +54,7 @@ class RecordProducer:
     def begin(self) -> None:
         """Begin a transaction if there is a transactional id. Raises RequestError."""
         if self._is_transactional:
-            self._call(self._producer.init_transactions)
+            self._call(partial(self._producer.init_transactions, _INIT_TIMEOUT_S))
             self._call(self._producer.begin_transaction)
 
     def send_values(self, chunks: Iterable[list[bytes]], progress: Callable[[int], None]) -> None:

@@ -55,7 +55,8 @@ async def authenticate(ask: Ask, mechanism: str, exchange: ClientExchange, hint:
     offered = await ask(SaslHandshakeRequest(mechanism=mechanism), SaslHandshakeResponse, _HANDSHAKE_VERSION)
     if offered.error_code:
         name = read_error_code(offered.error_code).name
-        raise SaslError(f"SaslHandshake with {mechanism} returns {name}; enabled: {', '.join(offered.mechanisms)}")
+        enabled = f"; enabled: {', '.join(offered.mechanisms)}" if offered.mechanisms else ""
+        raise SaslError(f"SaslHandshake with {mechanism} returns {name}{enabled}")
     lifetime_ms = 0
     while token is not None:
         request = SaslAuthenticateRequest(auth_bytes=token)

@@ -55,6 +55,7 @@ class Network:
         self.responses = deque()
         self.sent = []
         self.unreachable = set()
+        self.coordinator_error = ErrorCode.NONE
 
     def connect(self, address, security):
         if address in self.unreachable:
@@ -82,7 +83,9 @@ class Client:
             broker = take(network.coordinators)
             address = BROKERS[broker]
             found = [
-                FindCoordinatorResponseCoordinator(key=key, node_id=broker, host=address.host, port=address.port)
+                FindCoordinatorResponseCoordinator(
+                    key=key, node_id=broker, host=address.host, port=address.port, error_code=network.coordinator_error
+                )
                 for key in request.coordinator_keys
             ]
             return FindCoordinatorResponse(coordinators=found)
@@ -183,6 +186,15 @@ def test_the_first_broker_that_answers_is_used(network):
 def test_a_broker_that_does_not_exist(network):
     with pytest.raises(RequestError, match="there is no live broker 7; live brokers are 1, 2"):
         network.make_cluster().broker(7)
+
+
+def test_a_coordinator_that_cannot_be_created_is_explained(network):
+    network.coordinator_error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(RequestError, match=r"coordinator of g is not available: .*offsets\.topic\.replication\.factor"):
+        network.make_cluster().find_coordinators(["g"], 0)
+    with pytest.raises(RequestError, match=r"__transaction_state has no leader, or cannot be created"):
+        network.make_cluster().find_coordinators(["t"], 1)
+    assert network.now_s >= RETRY_S
 
 
 def test_a_coordinator_is_not_the_only_broker(network):

@@ -191,7 +191,7 @@ def test_indexes_of_message_types():
 def test_a_package_that_is_not_installed(monkeypatch, tmp_path):
     for name, module in (("avro", "fastavro"), ("protobuf", "google.protobuf")):
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(InvalidOptionError, match=rf"needs the package {module}: pip install odradek\[schemas\]"):
+        with pytest.raises(InvalidOptionError, match=rf"needs the package {module}: pip install 'odradek\[schemas\]'"):
             decoder(name, tmp_path / "schema")
 
 
