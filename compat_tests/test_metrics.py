@@ -1,7 +1,9 @@
 """Metrics of a broker: values after known requests, and names beside Apache Kafka under the JMX exporter."""
 
 import json
+import re
 import shutil
+import socket
 import subprocess
 import time
 import urllib.parse
@@ -21,14 +23,15 @@ from compat_tests.apache_kafka.broker import QUICK_JVM, ApacheKafkaBroker
 from compat_tests.conftest import SHARED_PROPERTIES
 from compat_tests.metrics_samples import Scrape, get_status, scrape
 from compat_tests.test_sasl_wire import Client, ClosedError
-from odradek.server.tests.wire import until
+from odradek.protocol.messages.api_versions import ApiVersionsRequest
+from odradek.server.tests.wire import request_frame, until
 from odradek.testing import BrokerFailedError, OdradekBroker
 from odradek.tools.cli.main import main
 
 pytestmark = pytest.mark.timeout(180)
 
 MONITORING = Path(__file__).parents[1] / "docs" / "monitoring"
-RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter.yml"
+RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 RECORDS = 1000
 VALUE = b"x" * 100
@@ -110,6 +113,12 @@ def test_requests_are_counted_with_their_stages(measured, unique):
     assert increase(f"{name}_errors_total", "Produce") == produces
     total_ms = found.value(f"{name}_totaltimems", request="FetchConsumer", quantile="0.999")
     assert 0 < total_ms < 60_000
+    requests = found.values[f"{name}_requests_total"]
+    fetches = {
+        request: sum(count for labels, count in requests.items() if ("request", request) in labels)
+        for request in ("Fetch", "FetchConsumer", "FetchFollower")
+    }
+    assert fetches["FetchConsumer"] == fetches["Fetch"] > 0 == fetches["FetchFollower"]
     assert found.value(f"{name}_totaltimems_count", request="FetchConsumer") == found.value(
         f"{name}_totaltimems_count", request="Fetch"
     )
@@ -242,6 +251,64 @@ def test_a_connection_whose_session_has_expired(unique):
         assert metrics(broker).value(name) == 1
 
 
+def test_the_sockets_of_a_listener(unique):
+    with OdradekBroker({"metrics.listener": "127.0.0.1:0"}) as broker:
+        labels = {"listener": "PLAINTEXT", "networkProcessor": "0"}
+        prefix = "kafka_server_socket_server_metrics"
+
+        def read(found: Scrape) -> list[float]:
+            names = ("connection_creation", "connection_close", "response", "request", "incoming_byte", "outgoing_byte")
+            return [found.value(f"{prefix}_{name}_total", **labels) for name in names]
+
+        assert read(metrics(broker)) == [0] * 6
+        frames = [request_frame(ApiVersionsRequest(), 0, number) for number in range(3)]
+        received = 0
+        with socket.create_connection(("127.0.0.1", broker.port), 10) as client:
+            # Two requests arrive at once.
+            for data in (frames[0] + frames[1], frames[2]):
+                client.sendall(data)
+            while metrics(broker).value(f"{prefix}_request_total", **labels) < 3:
+                client.settimeout(1)
+                received += len(client.recv(1_000_000))
+            found = metrics(broker)
+            sent = found.value(f"{prefix}_outgoing_byte_total", **labels)
+            while received < sent:
+                received += len(client.recv(1_000_000))
+            assert read(found) == [1, 0, 3, 3, sum(map(len, frames)), received]
+            assert found.value(f"{prefix}_connection_count", **labels) == 1
+            software = {"clientSoftwareName": "unknown", "clientSoftwareVersion": "unknown"}
+            assert found.value(f"{prefix}_connections_software", **software, **labels) == 1
+        until(lambda: read(metrics(broker))[:2] == [1, 1])
+        assert metrics(broker).value(f"{prefix}_failed_authentication_total", **labels) == 0
+        requests = "kafka_network_requestmetrics"
+        assert found.value(f"{requests}_requestbytes_count", request="ApiVersions") == 3
+        size = found.value(f"{requests}_requestbytes", request="ApiVersions", quantile="0.50")
+        assert abs(size - len(frames[0])) < len(frames[0]) * 0.1
+
+
+def test_apis_that_were_not_used_have_the_count_0():
+    with OdradekBroker({"metrics.listener": "127.0.0.1:0"}) as broker:
+        found = metrics(broker)
+    name = "kafka_network_requestmetrics_totaltimems_count"
+    served = {dict(labels)["request"] for labels in found.values[name]}
+    assert served >= {"Produce", "Fetch", "FetchConsumer", "FetchFollower", "DeleteTopics", "WriteTxnMarkers"}
+    assert set(found.values[name].values()) == {0}
+
+
+def test_the_idle_time_of_the_reactor_by_all_names(measured):
+    found = metrics(measured)
+    idle = found.value("kafka_network_socketserver_networkprocessoravgidle_percent")
+    assert 0 < idle <= 1
+    assert found.value("kafka_network_socketserver_networkprocessoravgidlepercent") == idle
+    assert found.value("kafka_network_processor_idlepercent", networkProcessor="0") == idle
+    pool = "kafka_server_kafkarequesthandlerpool"
+    assert found.value(f"{pool}_requesthandleravgidle_percent") == idle
+    before_ns = found.value(f"{pool}_requesthandleravgidlepercent_count")
+    time.sleep(0.5)
+    idle_ns = metrics(measured).value(f"{pool}_requesthandleravgidlepercent_count") - before_ns
+    assert 0.2e9 < idle_ns < 2e9
+
+
 def alter_quota(broker: OdradekBroker, key: str, value: float) -> None:
     """Set a quota of all client ids."""
     command = ["quota", "alter", "--client-id", "<default>", "--set", f"{key}={value:.0f}"]
@@ -280,25 +347,55 @@ def test_the_port_of_the_metrics_is_in_use():
         OdradekBroker(properties).start()
 
 
-def test_names_types_and_labels_are_those_of_apache_kafka(measured, unique, kafka_jars):
-    topic = unique
-    (port,) = processes.free_ports(1)
-    agent = f"-javaagent:{jars.jmx_exporter_jar()}=127.0.0.1:{port}:{RULES}"
-    with ApacheKafkaBroker(SHARED_PROPERTIES, jvm_options=(*QUICK_JVM, agent)) as kafka:
-        for broker in (kafka, measured):
-            produce(broker.bootstrap_servers, topic)
-            consume(broker.bootstrap_servers, topic)
-        theirs = scrape(f"http://127.0.0.1:{port}/metrics")
+ELSEWHERE = re.compile(
+    "kafka_server_(fetcherlagmetrics_consumerlag|quota_.*)",
+)
+"""Metrics of Kafka that the broker of this test does not have: with followers or quotas."""
+
+
+@pytest.fixture(scope="module")
+def exported(kafka_jars: Any) -> dict[str, Scrape]:
+    """Metrics of Apache Kafka under load, by the published rules of the JMX exporter."""
+    found = {}
+    for rules in ("kafka-2_0_0", "strimzi"):
+        (port,) = processes.free_ports(1)
+        agent = f"-javaagent:{jars.jmx_exporter_jar()}=127.0.0.1:{port}:{RULES / rules}.yml"
+        with ApacheKafkaBroker(SHARED_PROPERTIES, jvm_options=(*QUICK_JVM, agent)) as kafka:
+            load(kafka.bootstrap_servers, rules)
+            found[rules] = scrape(f"http://127.0.0.1:{port}/metrics")
+    return found
+
+
+def load(bootstrap_servers: str, topic: str) -> None:
+    """Write, read, and commit a transaction."""
+    produce(bootstrap_servers, topic)
+    consume(bootstrap_servers, topic)
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, VALUE)
+    producer.commit_transaction()
+
+
+def plain_name(name: str) -> str:
+    """Return a name without the suffix that this series of the exporter adds to the counters of histograms."""
+    return name.replace("_count_total", "_count")
+
+
+def test_names_types_and_labels_are_those_of_apache_kafka(measured, unique, exported):
+    load(measured.bootstrap_servers, unique)
     ours = metrics(measured)
-    # This series of the exporter adds a suffix to the counters of histograms.
-    exported = {name.replace("_count_total", "_count"): name for name in theirs.values}
     names = [name for name in ours.values if name.startswith("kafka_")]
-    assert len(names) > 60
-    assert [name for name in names if name not in exported] == []
-    for name in names:
-        their_name = exported[name]
-        assert ours.types[name] == theirs.types[their_name] or theirs.types[their_name] == "unknown"
-        assert ours.label_names(name) & theirs.label_names(their_name), name
+    assert len(names) > 100
+    unknown = set(names)
+    for theirs in exported.values():
+        theirs_by_name = {plain_name(name): name for name in theirs.values}
+        for name in theirs_by_name.keys() & names:
+            their_name = theirs_by_name[name]
+            assert ours.types[name] == theirs.types[their_name] or theirs.types[their_name] == "unknown", name
+            assert ours.label_names(name) & theirs.label_names(their_name), name
+        unknown -= theirs_by_name.keys()
+    assert sorted(name for name in unknown if not ELSEWHERE.fullmatch(name)) == []
 
 
 GAUGES_OF_DASHBOARD = """

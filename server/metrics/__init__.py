@@ -14,7 +14,8 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `clients`: metrics that clients have pushed
 - `readers`: positions of clients that fetch
 - `network`: connections, delayed requests, the reactor thread
-- `security`: authentications, and quotas of clients
+- `sockets`: connections and bytes, requests, responses and authentications of a listener
+- `security`: sessions that have ended, and quotas of clients
 - `process`: CPU, memory, version
 - `exposition`: the text format
 - `readiness`: the answer of /readyz

@@ -14,6 +14,7 @@ from odradek.server.metrics import (
     readers,
     requests,
     security,
+    sockets,
     traffic,
 )
 from odradek.server.metrics.declaration import Metric
@@ -28,7 +29,8 @@ _SECTIONS: Final = (
     ("Metrics of clients", clients.METRICS),
     ("Readers", readers.METRICS),
     ("Connections and threads", network.METRICS),
-    ("Authentication and quotas", security.METRICS),
+    ("Sockets, by listener", sockets.METRICS),
+    ("Sessions and quotas", security.METRICS),
     ("Process", process.METRICS),
 )
 

@@ -1,10 +1,10 @@
-"""Metrics of authentications, and of the quotas of clients."""
+"""Metrics of sessions, and of the quotas of clients."""
 
 from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from odradek.server.metrics.declaration import COUNTER, GAUGE, Collected, Family, Metric, Sample, gauge, labels
+from odradek.server.metrics.declaration import GAUGE, Collected, Family, Metric, Sample, gauge, labels
 from odradek.server.quotas.keys import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 
 if TYPE_CHECKING:
@@ -12,27 +12,9 @@ if TYPE_CHECKING:
     from odradek.server.quotas.client_quotas import ClientQuotas
     from odradek.server.quotas.limits import Owner
 
-_SERVER: Final = "kafka.server:type=socket-server-metrics"
-
-
-def _authentications(name: str, help: str) -> Metric:
-    text = name.replace("_", "-")
-    return Metric(f"kafka_server_socket_server_metrics_{name}", COUNTER, help, f"{_SERVER} {text}")
-
-
-SUCCESSFUL: Final = _authentications("successful_authentication_total", "Clients that have authenticated themselves.")
-FAILED: Final = _authentications("failed_authentication_total", "Clients whose authentication has failed.")
-AGAIN: Final = _authentications(
-    "successful_reauthentication_total", "Sessions whose clients have authenticated themselves again."
-)
-EXPIRED: Final = Metric(
-    "kafka_server_socket_server_metrics_expired_connections_killed_count",
-    GAUGE,
-    "Connections that were closed because their clients did not authenticate themselves again, by listener.",
-    f"{_SERVER} expired-connections-killed-count",
-)
 ALL_EXPIRED: Final = gauge(
-    "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount", "The same, of all listeners."
+    "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
+    "Connections that were closed because their clients did not authenticate themselves again.",
 )
 BYTE_RATE: Final = Metric(
     "kafka_server_quota_byte_rate",
@@ -54,18 +36,13 @@ TOKENS: Final = Metric(
     "kafka.server:type=ControllerMutation,user=,client-id= tokens",
 )
 
-METRICS: Final = (SUCCESSFUL, FAILED, AGAIN, EXPIRED, ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, TOKENS)
+METRICS: Final = (ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, TOKENS)
 
 _METERS_PER_STEP: Final = 100
 
 
 def collect_security(counts: "Mapping[str, AuthenticationCounts]") -> Collected:
-    """Return the authentications of the listeners with TLS or SASL."""
-    names = {name: labels(listener=name, networkProcessor=0) for name in counts}
-    yield Family(SUCCESSFUL, [(names[name], one.successful) for name, one in counts.items()])
-    yield Family(FAILED, [(names[name], one.failed) for name, one in counts.items()])
-    yield Family(AGAIN, [(names[name], one.reauthenticated) for name, one in counts.items()])
-    yield Family(EXPIRED, [(names[name], one.expired) for name, one in counts.items()])
+    """Return the number of sessions that have ended on all listeners."""
     yield Family(ALL_EXPIRED, [("", sum(one.expired for one in counts.values()))])
 
 

@@ -20,6 +20,7 @@ from odradek.server.metrics.readers import collect_readers
 from odradek.server.metrics.readiness import find_unready
 from odradek.server.metrics.requests import collect_requests
 from odradek.server.metrics.security import collect_quotas, collect_security
+from odradek.server.metrics.sockets import SocketRates, collect_sockets
 from odradek.server.metrics.traffic import collect_traffic
 from odradek.server.network.reactor import read_load
 
@@ -54,6 +55,7 @@ class BrokerView:
         self.errors: ResponseErrors | None = None
         self.collections = CollectionTimes(environment.monotonic)
         self._load = ReactorLoad(environment.monotonic(), 0.0)
+        self._rates = SocketRates(environment.monotonic())
 
     def find_obstacle(self) -> str:
         """Return why the broker is not ready to serve clients; empty if it is."""
@@ -80,6 +82,12 @@ class BrokerView:
                     services.fetch_sessions,
                     self._read_reactor(),
                 ),
+                collect_sockets(
+                    self.listeners.socket_counts,
+                    self.listeners.authentication_counts,
+                    self._rates,
+                    self.environment.monotonic(),
+                ),
                 collect_security(self.listeners.authentication_counts),
                 collect_quotas(services.quotas.active, limit),
                 collect_groups(services.groups_in_use),
@@ -93,10 +101,12 @@ class BrokerView:
                 collectors.append(collect_readers(services.readers))
         if self.times is not None and self.errors is not None:
             self.times.end_old_windows()
-            collectors.append(collect_requests(self.times, self.errors))
+            apis = () if services is None else services.apis.values()
+            collectors.append(collect_requests(self.times, self.errors, apis))
         return chain.from_iterable(collectors)
 
     def _read_reactor(self) -> ReactorState:
         load = read_load(self.environment.reactor)
-        idle = self._load.measure(self.environment.monotonic(), load.busy_s)
-        return ReactorState(idle, load.busy_s, load.waiting)
+        measured = self._load
+        measured.measure(self.environment.monotonic(), load.busy_s)
+        return ReactorState(measured.idle, measured.idle_s, load.busy_s, load.waiting)
