@@ -9,6 +9,7 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `partitions`: logs and replicas, by partition
 - `followers`: partitions that are fetched from their leaders
 - `controller`: the state of the cluster
+- `zookeeper`: the session with ZooKeeper
 - `logs`: log directories
 - `coordinators`: groups and transactions
 - `clients`: metrics that clients have pushed

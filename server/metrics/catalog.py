@@ -16,6 +16,7 @@ from odradek.server.metrics import (
     security,
     sockets,
     traffic,
+    zookeeper,
 )
 from odradek.server.metrics.declaration import Metric
 
@@ -24,6 +25,7 @@ _SECTIONS: Final = (
     ("Records", traffic.METRICS),
     ("Partitions and replicas", (*partitions.METRICS, *followers.METRICS)),
     ("Controller", controller.METRICS),
+    ("ZooKeeper", zookeeper.METRICS),
     ("Log directories", logs.METRICS),
     ("Groups and transactions", coordinators.METRICS),
     ("Metrics of clients", clients.METRICS),

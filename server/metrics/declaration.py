@@ -9,8 +9,10 @@ the prefix `odradek_`.
 """
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final, NamedTuple
+
+from odradek.log.background.histogram import Histogram, quantiles
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -106,6 +108,14 @@ def histogram(mbean: str, help: str) -> HistogramMetric:
         Metric(prefix, GAUGE, f"{help} Quantiles of the last five minutes.", f"{mbean} 50thPercentile ..."),
         Metric(f"{prefix}_count", COUNTER, f"{help} Number of observations.", f"{mbean} Count"),
     )
+
+
+def histogram_families(metric: HistogramMetric, times: Histogram) -> Iterator[Family]:
+    """Return the quantiles in ms and the number of durations."""
+    found = quantiles(times.recent_buckets(), [fraction for fraction, _ in QUANTILES])
+    samples = [(labels(quantile=label), round(one * 1000, 3)) for (_, label), one in zip(QUANTILES, found, strict=True)]
+    yield Family(metric.quantiles, samples)
+    yield Family(metric.observations, [("", times.count)])
 
 
 def own_gauge(name: str, help: str) -> Metric:

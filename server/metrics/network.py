@@ -12,6 +12,7 @@ from odradek.server.metrics.declaration import (
     gauge,
     idle_meter,
     labels,
+    meter,
     own_counter,
     percentage,
 )
@@ -37,6 +38,10 @@ SESSIONS: Final = gauge(
 )
 SESSION_PARTITIONS: Final = gauge(
     "kafka.server:type=FetchSessionCache,name=NumIncrementalFetchPartitionsCached", "Partitions in fetch sessions."
+)
+EVICTIONS: Final = meter(
+    "kafka.server:type=FetchSessionCache,name=IncrementalFetchSessionEvictionsPerSec",
+    "Fetch sessions that the broker has ended because there were too many.",
 )
 NETWORK_IDLE: Final = percentage(
     "kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent",
@@ -65,6 +70,7 @@ METRICS: Final = (
     QUEUE,
     SESSIONS,
     SESSION_PARTITIONS,
+    EVICTIONS,
     *NETWORK_IDLE,
     *PROCESSOR_IDLE,
     *HANDLER_IDLE,
@@ -73,6 +79,7 @@ METRICS: Final = (
 )
 
 _CONNECTIONS_PER_STEP: Final = 200
+_UNKNOWN: Final = ("unknown", "unknown")
 _MAX_SOFTWARE: Final = 100
 """Kinds of software with a metric of their own: the names come from clients."""
 _MAX_SOFTWARE_LENGTH: Final = 100
@@ -121,7 +128,8 @@ def collect_network(
 ) -> Collected:
     """Return the metrics of the network; a listener without connections has a 0."""
     by_listener = Counter(dict.fromkeys(listeners, 0))
-    by_software: Counter[tuple[str, str, str]] = Counter()
+    # Connections whose software is unknown have a 0 too, as in Kafka.
+    by_software = Counter({(*_UNKNOWN, name): 0 for name in by_listener})
     delayed: Counter[str] = Counter()
     for number, transport in enumerate(connections.list_open()):
         if number % _CONNECTIONS_PER_STEP == 0:
@@ -142,14 +150,15 @@ def collect_network(
     yield Family(QUEUE, [("", reactor.waiting)])
     yield Family(SESSIONS, [("", len(sessions))])
     yield Family(SESSION_PARTITIONS, [("", sessions.partition_count)])
+    yield Family(EVICTIONS, [("", sessions.evictions)])
     idle, idle_ns = round(reactor.idle, 4), int(reactor.idle_s * 1e9)
     for metric in NETWORK_IDLE:
         yield Family(metric, [("", idle)])
     for metric in PROCESSOR_IDLE:
         yield Family(metric, [(labels(networkProcessor=0), idle)])
-    for meter in (HANDLER_IDLE, BROKER_HANDLER_IDLE):
-        yield Family(meter.percent, [("", idle)])
-        yield Family(meter.idle_ns, [("", idle_ns)])
+    for of_pool in (HANDLER_IDLE, BROKER_HANDLER_IDLE):
+        yield Family(of_pool.percent, [("", idle)])
+        yield Family(of_pool.idle_ns, [("", idle_ns)])
     yield Family(BUSY, [("", round(reactor.busy_s, 6))])
 
 

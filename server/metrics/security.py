@@ -29,6 +29,13 @@ REQUEST_TIME: Final = Metric(
     "kafka.server:type=Request,user=,client-id= request-time",
 )
 
+THROTTLE_TIME: Final = Metric(
+    "kafka_server_quota_throttle_time",
+    GAUGE,
+    "Mean of the throttle times in ms of a client with a quota, by resource Produce, Fetch or Request.",
+    "kafka.server:type=Produce,user=,client-id= throttle-time",
+)
+
 TOKENS: Final = Metric(
     "kafka_server_quota_tokens",
     GAUGE,
@@ -36,7 +43,7 @@ TOKENS: Final = Metric(
     "kafka.server:type=ControllerMutation,user=,client-id= tokens",
 )
 
-METRICS: Final = (ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, TOKENS)
+METRICS: Final = (ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, THROTTLE_TIME, TOKENS)
 
 _METERS_PER_STEP: Final = 100
 
@@ -53,13 +60,17 @@ def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected
     now_ms = quotas.monotonic_ms()
     resources = {PRODUCER_BYTE_RATE: "Produce", CONSUMER_BYTE_RATE: "Fetch", REQUEST_PERCENTAGE: "Request"}
     samples: dict[str, list[Sample]] = {key: [] for key in resources}
+    throttled: list[Sample] = []
     for key, meters in quotas.list_meters().items():
         for number, (owner, meter) in enumerate(islice(meters, max_clients)):
             if number % _METERS_PER_STEP == 0:
                 yield None
-            samples[key].append((_label(resources[key], owner), round(meter.measure(now_ms), 3)))
+            name = _label(resources[key], owner)
+            samples[key].append((name, round(meter.measure(now_ms), 3)))
+            throttled.append((name, 0 if meter.throttling is None else round(meter.throttling.measure(now_ms), 3)))
     yield Family(BYTE_RATE, samples[PRODUCER_BYTE_RATE] + samples[CONSUMER_BYTE_RATE])
     yield Family(REQUEST_TIME, samples[REQUEST_PERCENTAGE])
+    yield Family(THROTTLE_TIME, throttled)
     yield None
     mutations = islice(quotas.list_mutation_meters(), max_clients)
     tokens = [(_label("ControllerMutation", owner), round(meter.measure(now_ms), 3)) for owner, meter in mutations]

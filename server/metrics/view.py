@@ -14,7 +14,7 @@ from odradek.server.metrics.declaration import Collected, Family
 from odradek.server.metrics.followers import collect_followers
 from odradek.server.metrics.logs import collect_logs
 from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
-from odradek.server.metrics.partitions import collect_partitions
+from odradek.server.metrics.partitions import LATE_MS, collect_partitions
 from odradek.server.metrics.process import CollectionTimes, collect_process
 from odradek.server.metrics.readers import collect_readers
 from odradek.server.metrics.readiness import find_unready
@@ -22,6 +22,7 @@ from odradek.server.metrics.requests import collect_requests
 from odradek.server.metrics.security import collect_quotas, collect_security
 from odradek.server.metrics.sockets import SocketRates, collect_sockets
 from odradek.server.metrics.traffic import collect_traffic
+from odradek.server.metrics.zookeeper import collect_zookeeper, find_zookeeper
 from odradek.server.network.reactor import read_load
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class BrokerView:
             limit = self.config.metrics_max_partitions
             collectors += [
                 collect_controller(services.controller),
+                collect_zookeeper(find_zookeeper(services.controller.store)),
                 collect_logs(services.logs),
                 collect_network(
                     [listener.name for listener in self.config.endpoints],
@@ -95,7 +97,12 @@ class BrokerView:
                 collect_clients(services.telemetry_in_use),
                 collect_traffic(services.replicas.traffic, limit),
                 collect_followers(services.replicas.fetchers.list_fetched(), limit),
-                collect_partitions(services.replicas, services.metadata, limit),
+                collect_partitions(
+                    services.replicas,
+                    services.metadata,
+                    limit,
+                    services.now_ms() - services.config.transaction_max_timeout_ms - LATE_MS,
+                ),
             ]
             if services.readers is not None:
                 collectors.append(collect_readers(services.readers))
