@@ -245,7 +245,15 @@ def test_a_connection_whose_session_has_expired(unique):
         "connections.max.reauth.ms": "1000",
     }
     name = "kafka_network_socketserver_expiredconnectionskilledcount"
+    prefix = "kafka_server_socket_server_metrics"
+    labels = {"listener": "SASL_PLAINTEXT", "networkProcessor": "0"}
     with OdradekBroker(properties) as broker, Client(broker.port) as client:
+        with Client(broker.port) as other:
+            assert other.log_in().code == 0
+            assert other.log_in(b"\0alice\0wrong").code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        found = metrics(broker)
+        assert found.value(f"{prefix}_failed_reauthentication_total", **labels) == 1
+        assert found.value(f"{prefix}_failed_authentication_total", **labels) == 0
         assert client.log_in().code == 0
         assert client.is_served and metrics(broker).value(name) == 0
         with pytest.raises(ClosedError):
@@ -531,6 +539,11 @@ GAUGES_OF_DASHBOARD = """
     kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent kafka_server_replicamanager_leadercount
     kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underreplicatedpartitions
     kafka_server_socket_server_metrics_connection_count process_open_fds
+    kafka_cluster_partition_underreplicated kafka_controller_kafkacontroller_preferredreplicaimbalancecount
+    kafka_log_log_logendoffset kafka_log_log_logstartoffset kafka_network_requestmetrics_localtimems
+    kafka_network_requestmetrics_remotetimems kafka_network_requestmetrics_requestqueuetimems
+    kafka_network_requestmetrics_responsequeuetimems kafka_network_requestmetrics_responsesendtimems
+    kafka_server_kafkaserver_brokerstate
 """
 COUNTERS_OF_DASHBOARD = """
     jvm_gc_collection_seconds_count jvm_gc_collection_seconds_sum
@@ -539,8 +552,15 @@ COUNTERS_OF_DASHBOARD = """
     kafka_server_brokertopicmetrics_failedproducerequests_total kafka_server_brokertopicmetrics_messagesin_total
     kafka_server_brokertopicmetrics_totalfetchrequests_total kafka_server_brokertopicmetrics_totalproducerequests_total
     kafka_server_kafkaserver_linux_disk_read_bytes kafka_server_kafkaserver_linux_disk_write_bytes
+    kafka_network_requestmetrics_localtimems_count kafka_network_requestmetrics_remotetimems_count
+    kafka_network_requestmetrics_requestqueuetimems_count kafka_network_requestmetrics_responsequeuetimems_count
+    kafka_network_requestmetrics_responsesendtimems_count
+    kafka_server_brokertopicmetrics_fetchmessageconversions_total
+    kafka_server_brokertopicmetrics_producemessageconversions_total kafka_server_replicamanager_isrexpands_total
+    kafka_server_replicamanager_isrshrinks_total
 """
-"""The metrics of Kafka and of the process in Strimzi's dashboard for Kafka, without those of Kubernetes."""
+"""The metrics of Kafka and of the process in Strimzi's dashboard for Kafka, without those of Kubernetes, and in
+Grafana's kafka-observ-lib, without those of exporters and of ZooKeeper."""
 
 
 def own_queries() -> list[str]:

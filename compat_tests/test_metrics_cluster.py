@@ -63,11 +63,12 @@ def test_replication_to_a_new_replica_and_batches_that_are_not_replicated(pair, 
     expired = "kafka_server_delayedproducemetrics_expires_total"
     create_on(pair, unique, 1)
     with Wire(leader.port) as wire:
-        assert until(lambda: wire.produce(unique, b"x" * 10_000)).error_code == 0
+        until(lambda: wire.produce(unique, b"x" * 10_000).error_code == 0)
     assert metrics(leader).value(f"{moved}out_total") == 0
     reassign(pair, unique, [1, 2])
     in_sync = "kafka_cluster_partition_insyncreplicascount"
     until(lambda: metrics(leader).value(in_sync, topic=unique, partition="0") == 2)
+    until(lambda: metrics(leader).value("kafka_server_replicamanager_reassigningpartitions") == 0)
     size = metrics(leader).value("kafka_log_log_size", topic=unique, partition="0")
     assert metrics(leader).value(f"{moved}out_total") == metrics(follower).value(f"{moved}in_total") == size
     with Wire(leader.port) as wire:

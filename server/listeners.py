@@ -19,7 +19,6 @@ from odradek.server.config.sasl import SASL_PROTOCOLS
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
 from odradek.server.measurements.authentications import AuthenticationCounts
-from odradek.server.measurements.socket_counts import SocketCounts
 from odradek.server.network.connection import Authenticate, Connection
 from odradek.server.network.connection_quotas import Acceptor, ConnectionQuotas
 from odradek.server.network.connections import ConnectionRegistry
@@ -32,6 +31,7 @@ from odradek.server.work.clock import Reactor
 from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
+    from odradek.server.measurements.socket_counts import SocketCounts
     from odradek.server.network.sasl import SaslListener
     from odradek.server.security.sasl.mechanisms import MechanismParts
     from odradek.server.security.sasl.reloaded_mechanisms import ReloadedMechanisms
@@ -120,9 +120,12 @@ class BrokerListeners:
     def bind(self) -> tuple[Listener, ...]:
         """Bind the ports without accepting clients; return the advertised listeners. Raises ListenError."""
         bound_ports = {}
+        if self._config.metrics_endpoint is not None:
+            # Imported here because most brokers count nothing by listener.
+            from odradek.server.measurements.socket_counts import SocketCounts
+
+            self.socket_counts = {listener.name: SocketCounts() for listener in self._config.endpoints}
         for listener in self._config.endpoints:
-            if self._config.metrics_endpoint is not None:
-                self.socket_counts[listener.name] = SocketCounts()
             port, acceptor = self._open(listener)
             self.ports.append(port)
             self._acceptors.append(acceptor)

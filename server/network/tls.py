@@ -9,7 +9,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol
 from twisted.internet.protocol import Factory, connectionDone
@@ -18,7 +18,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from odradek.server.measurements.authentications import AuthenticationCounts
-from odradek.server.measurements.socket_counts import SocketCounts
 from odradek.server.network.connection_transport import Piece, count_bytes
 from odradek.server.network.transport import (
     ITERATION_LIMIT_BYTES,
@@ -32,6 +31,9 @@ from odradek.server.network.transport import (
 from odradek.server.security.principal import Principal
 from odradek.server.security.tls.layer import TlsError, TlsLayer
 from odradek.server.security.tls.principal_mapping import NoPrincipalError
+
+if TYPE_CHECKING:
+    from odradek.server.measurements.socket_counts import SocketCounts
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +59,7 @@ class TlsWriter:
         layer: TlsLayer,
         make_writer: Callable[[Callable[[], None]], SocketWriter],
         on_drained: Callable[[], None],
-        counts: SocketCounts | None = None,
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self._counts = counts
         self._layer = layer
@@ -280,7 +282,7 @@ class TlsTransportFactory(Factory):
         send_file: SendFile,
         find_principal: FindPrincipal | None = None,
         counts: AuthenticationCounts | None = None,
-        socket_counts: SocketCounts | None = None,
+        socket_counts: "SocketCounts | None" = None,
     ) -> None:
         self._counts = counts or AuthenticationCounts()
         self._socket_counts = socket_counts

@@ -8,7 +8,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IPullProducer
 from twisted.internet.protocol import Factory, connectionDone
@@ -18,7 +18,6 @@ from zope.interface import implementer
 
 from odradek.log.storage.filesystem import File, FileRegion
 from odradek.protocol.framing import FrameError, FrameSplitter
-from odradek.server.measurements.socket_counts import SocketCounts
 from odradek.server.network.connection import Connection
 from odradek.server.network.connection_quotas import Acceptor, unmap_ipv4
 from odradek.server.network.connection_transport import Piece, ResponseWriter, count_bytes
@@ -27,6 +26,9 @@ from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.work.clock import Clock
 from odradek.server.work.listening_port import Address
+
+if TYPE_CHECKING:
+    from odradek.server.measurements.socket_counts import SocketCounts
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +115,7 @@ class SocketWriter:
         write_coalescer: WriteCoalescer,
         send_file: SendFile,
         on_drained: Callable[[], None],
-        counts: SocketCounts | None = None,
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self.has_progressed = False
         self._counts = counts
@@ -308,7 +310,7 @@ MakeWriter = Callable[[TcpTransport, Callable[[], None]], TransportWriter]
 """Makes the writer of a connection, given the function that it calls when it is idle again."""
 
 
-def plaintext_writers(send_file: SendFile, counts: SocketCounts | None = None) -> MakeWriter:
+def plaintext_writers(send_file: SendFile, counts: "SocketCounts | None" = None) -> MakeWriter:
     """Return a function that makes writers without encryption."""
 
     def make(transport: TcpTransport, on_drained: Callable[[], None]) -> SocketWriter:
@@ -335,7 +337,7 @@ class KafkaTransport(TwistedProtocol):
         max_frame_bytes: int,
         registry: ConnectionRegistry,
         make_writer: MakeWriter,
-        counts: SocketCounts | None = None,
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self._make_connection = make_connection
         self._make_writer = make_writer
@@ -497,7 +499,7 @@ class KafkaTransportFactory(Factory):
         max_frame_bytes: int,
         registry: ConnectionRegistry,
         make_writer: MakeWriter,
-        counts: SocketCounts | None = None,
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self._make_connection = make_connection
         self._make_writer = make_writer
