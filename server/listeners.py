@@ -31,6 +31,7 @@ from odradek.server.work.clock import Reactor
 from odradek.server.work.listening_port import ListeningPort
 
 if TYPE_CHECKING:
+    from odradek.server.measurements.socket_counts import SocketCounts
     from odradek.server.network.sasl import SaslListener
     from odradek.server.security.sasl.mechanisms import MechanismParts
     from odradek.server.security.sasl.reloaded_mechanisms import ReloadedMechanisms
@@ -88,6 +89,7 @@ class BrokerListeners:
     quotas: the limits of connections
     connections: the open connections
     authentication_counts: of the listeners with TLS or SASL
+    socket_counts: of all listeners; empty if nothing uses them
 
     find_services: returns the parts of the started broker; None before the logs are loaded
     find_dispatch: returns the dispatch of requests, when the first client connects
@@ -122,11 +124,17 @@ class BrokerListeners:
         self._tls_contexts: dict[str, ReloadedContext] = {}
         self._authentications: dict[str, tuple[SaslListener, ReloadedMechanisms]] = {}
         self.authentication_counts: dict[str, AuthenticationCounts] = {}
+        self.socket_counts: dict[str, SocketCounts] = {}
         self._on_stop: list[Callable[[], None]] = []
 
     def bind(self) -> tuple[Listener, ...]:
         """Bind the ports without accepting clients; return the advertised listeners. Raises ListenError."""
         bound_ports = {}
+        if self._config.metrics_endpoint is not None:
+            # Imported here because most brokers count nothing by listener.
+            from odradek.server.measurements.socket_counts import SocketCounts
+
+            self.socket_counts = {listener.name: SocketCounts() for listener in self._config.endpoints}
         for listener in self._config.endpoints:
             port, acceptor = self._open(listener)
             self.ports.append(port)
@@ -162,11 +170,13 @@ class BrokerListeners:
     # -- ports -----------------------------------------------------------------------------------------------------
 
     def _open(self, listener: Listener) -> tuple[ListeningPort, Acceptor]:
+        counts = self.socket_counts.get(listener.name)
         factory = KafkaTransportFactory(
             self._make_connection_factory(listener),
             self._first_frame_bytes(listener),
             self.connections,
-            plaintext_writers(self._environment.send_file),
+            plaintext_writers(self._environment.send_file, counts),
+            counts,
         )
         port = open_port(
             self._reactor,
@@ -212,8 +222,14 @@ class BrokerListeners:
         except PropertyError as error:
             raise ListenError(str(error)) from error
         self._tls_contexts[listener.name] = context
-        counts = self._count_authentications(listener.name)
-        return TlsTransportFactory(plain, context, self._environment.send_file, find_principal, counts)
+        return TlsTransportFactory(
+            plain,
+            context,
+            self._environment.send_file,
+            find_principal,
+            self._count_authentications(listener.name),
+            self.socket_counts.get(listener.name),
+        )
 
     def _count_authentications(self, listener_name: str) -> AuthenticationCounts:
         return self.authentication_counts.setdefault(listener_name, AuthenticationCounts())

@@ -17,14 +17,17 @@ _MAX_SEGMENTS = 64
 
 
 class CleanableRange(NamedTuple):
-    """The part of a log that can be compacted: from `first_dirty_offset` to `end_offset`."""
+    """The part of a log that can be compacted: from `first_dirty_offset` to `end_offset`.
+
+    overdue_ms: the time since the oldest segment exceeded max.compaction.lag.ms; 0 if it has not
+    """
 
     log: PartitionLog
     first_dirty_offset: int
     end_offset: int
     clean_bytes: int
     cleanable_bytes: int
-    is_overdue: bool
+    overdue_ms: int
 
     @property
     def ratio(self) -> float:
@@ -33,7 +36,7 @@ class CleanableRange(NamedTuple):
 
     @property
     def is_due(self) -> bool:
-        return self.is_overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio
+        return self.overdue_ms > 0 or self.ratio > self.log.config.min_cleanable_dirty_ratio
 
 
 def first_dirty_offset(log: PartitionLog, checkpoint: int | None) -> int:
@@ -71,8 +74,8 @@ def find_cleanable(log: PartitionLog, checkpoint: int | None, now_ms: int) -> Cl
     # Segments above the range count as well: they may be older, and max.compaction.lag.ms applies to them too.
     timestamps = [segment.first_timestamp for segment in segments[first:-1]]
     oldest = min((timestamp for timestamp in timestamps if timestamp > 0), default=None)
-    is_overdue = oldest is not None and oldest < now_ms - config.max_compaction_lag_ms
-    return CleanableRange(log, first_dirty, bases[limit], clean_bytes, cleanable_bytes, is_overdue)
+    overdue_ms = 0 if oldest is None else max(0, now_ms - config.max_compaction_lag_ms - oldest)
+    return CleanableRange(log, first_dirty, bases[limit], clean_bytes, cleanable_bytes, overdue_ms)
 
 
 def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) -> list[list[Segment]]:

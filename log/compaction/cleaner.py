@@ -12,8 +12,9 @@ Sources: Kafka documentation ("Log Compaction"); Kafka's log cleaner, for the or
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from odradek.log.background.tasks import STEP_S, RunInThread, drain
 from odradek.log.compaction.cleanable import CleanableRange, find_cleanable, first_dirty_offset
@@ -47,6 +48,14 @@ _STALL_BACKOFF_SECONDS = 600.0
 """Delay after a stalled compaction before this log is tried again; other logs are compacted meanwhile."""
 _RENAMES_PER_STEP = 4
 _SHORTAGE_BACKOFF_SECONDS = 1.0
+
+
+class EndedCompaction(NamedTuple):
+    """The duration of a compaction, and the size of the segments that it has read and written."""
+
+    duration_s: float
+    bytes_before: int
+    bytes_after: int
 
 
 class CleanerHost(Protocol):
@@ -84,7 +93,8 @@ class Cleaner:
 
     `offsets`: the offset up to which each log is compacted
     `uncleanable`: logs that cannot be read, or lost several workers; they are not compacted until the next start
-    `max_dirty_ratio`: of the logs that were due in the last sweep
+    `max_dirty_ratio`, `max_overdue_ms`: of the logs that were due in the last sweep
+    `ended`: the last compactions, as many as log.cleaner.threads
     `paused`: logs that are not compacted for now, because they are being copied to another log directory
     `start_worker(is_idle_priority)` starts a process or raises OSError. A process at idle priority exits if it gets
     too little processor time.
@@ -121,6 +131,8 @@ class Cleaner:
         self._due: list[CleanableRange] = []
         self._sweep_started_s = float("-inf")
         self.max_dirty_ratio = 0.0
+        self.max_overdue_ms = 0
+        self.ended: deque[EndedCompaction] = deque()
         self._is_closed = False
 
     @property
@@ -176,6 +188,7 @@ class Cleaner:
                 self._sweep = None
                 self._due = sorted(self._due_in_sweep, key=lambda cleanable: cleanable.ratio)
                 self.max_dirty_ratio = self._due[-1].ratio if self._due else 0.0
+                self.max_overdue_ms = max((cleanable.overdue_ms for cleanable in self._due), default=0)
                 return True
             if not log.config.compacts or log.failure is not None or not self._host.serves(log):
                 continue
@@ -246,7 +259,7 @@ class Cleaner:
         cleanable = self._find_due(log, now_ms)
         if cleanable is None:
             return False
-        compaction = Compaction(cleanable, self._acquire_worker(cleanable), now_ms)
+        compaction = Compaction(cleanable, self._acquire_worker(cleanable), now_ms, self._monotonic())
         try:
             job = compaction.job(self.settings)
         except OSError as error:
@@ -416,6 +429,13 @@ class Cleaner:
             compaction.mapped.keys,
         )
         self.offsets[compaction.key] = compaction.end_offset
+        self.ended.append(
+            EndedCompaction(
+                self._monotonic() - compaction.began_s, compaction.bytes_before, compaction.bytes_after
+            )
+        )
+        while len(self.ended) > max(1, self.settings.log_cleaner_threads):
+            self.ended.popleft()
         self._worker_losses.pop(compaction.key, None)
         self._retry_s.pop(compaction.key, None)
         self._release_worker(compaction.worker)

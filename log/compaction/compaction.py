@@ -26,15 +26,16 @@ class CleanerSettings(Protocol):
 
 
 class Compaction:
-    """A compaction of one log, from its first dirty offset to `end_offset`."""
+    """A compaction of one log, from its first dirty offset to `end_offset`, that began at `began_s` (monotonic)."""
 
-    def __init__(self, cleanable: CleanableRange, worker: Worker, now_ms: int) -> None:
+    def __init__(self, cleanable: CleanableRange, worker: Worker, now_ms: int, began_s: float = 0.0) -> None:
         log = cleanable.log
         self.log = log
         self.key = (log.topic, log.partition)
         self.cleanable = cleanable
         self.worker = worker
         self.now_ms = now_ms
+        self.began_s = began_s
         self.directory = log.directory
         self.is_cancelled = False
         self.groups: list[list[Segment]] = []

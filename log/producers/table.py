@@ -5,7 +5,7 @@ reactor for 40 to 60 ms. Packed, a producer takes about 290 bytes with five batc
 a snapshot, which is therefore a copy: 4.6 MB for 100,000 producers, within 3 ms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import islice
 from struct import Struct
 from typing import Final
@@ -26,6 +26,8 @@ _COORDINATOR_EPOCH_FIELD: Final = 6
 _MAX_RECENT: Final = 2048
 """Packing this many takes about 2 ms."""
 _PACKED_AT_ONCE: Final = 256
+_EXAMINED_AT_ONCE: Final = 2000
+"""Examining this many takes some 0.4 ms."""
 
 
 class ProducerTable:
@@ -113,6 +115,24 @@ class ProducerTable:
             if transaction_start < 0 and timestamp <= timestamp_ms:
                 found.append(producer_id)
         return found
+
+    def find_late_transaction(self, timestamp_ms: int) -> Generator[None, None, bool]:
+        """Return whether a producer with an open transaction has written nothing since this time, in steps.
+
+        Producers that are added or moved between two steps may be missed.
+        """
+        for start in range(0, len(self._slots), _EXAMINED_AT_ONCE):
+            for fields in RECORD.iter_unpack(
+                self._records[start * RECORD.size : (start + _EXAMINED_AT_ONCE) * RECORD.size]
+            ):
+                timestamp, transaction_start = fields[_TIMESTAMP_FIELD], fields[-1]
+                entry = self.recent.get(fields[0])
+                if entry is not None:
+                    timestamp, transaction_start = entry.last_timestamp, entry.transaction_start
+                if transaction_start >= 0 and timestamp < timestamp_ms:
+                    return True
+            yield
+        return False
 
     def clear(self) -> None:
         self.recent.clear()

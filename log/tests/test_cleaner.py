@@ -387,6 +387,19 @@ def test_a_failed_write_takes_the_directory_offline() -> None:
     assert not manager.cleaner.running
 
 
+def test_the_last_compactions_are_measured() -> None:
+    fs = MemoryFileSystem()
+    manager, log = make_log(fs)
+    put(log, (b"a", b"1"), (b"a", b"2"))
+    roll(log)
+    size_bytes = log.segments[0].size_bytes
+    for _ in range(2):
+        clean(manager)
+    (ended,) = manager.cleaner.ended
+    assert ended.bytes_before == size_bytes > ended.bytes_after > 0
+    assert ended.duration_s >= 0
+
+
 def test_a_damaged_log_is_uncleanable() -> None:
     fs = MemoryFileSystem()
     manager, log = make_log(fs)

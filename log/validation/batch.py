@@ -103,6 +103,17 @@ class NotOneBatchError(KafkaError):
     """
 
 
+class InvalidMagicError(NotOneBatchError):
+    """A batch has an earlier format."""
+
+
+class InvalidOffsetOrSequenceError(KafkaError):
+    """INVALID_RECORD: the offsets, the number of records or the sequence number in a batch's header are impossible."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.INVALID_RECORD, message)
+
+
 class CheckedBatch(NamedTuple):
     """A valid batch, to be appended after its base offset and leader epoch are set.
 
@@ -172,7 +183,7 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
     if not batches:
         raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is no complete record batch")
     if any(batch[MAGIC_POSITION] != 2 for batch in batches):
-        raise NotOneBatchError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
+        raise InvalidMagicError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if origin == Origin.CLIENT:
         if len(batches) > 1:
             raise NotOneBatchError(
@@ -192,7 +203,7 @@ def check_shallow(batch: memoryview, config: LogConfig, origin: Origin) -> Batch
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"a batch of {len(batch)} bytes has no complete header")
     header = read_header(batch)
     if origin == Origin.CLIENT and header.base_offset != 0:
-        raise invalid_record(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+        raise InvalidOffsetOrSequenceError(f"the base offset of a produced batch must be 0, not {header.base_offset}")
     # A marker ends a transaction regardless of a topic's current limit.
     is_marker = origin == Origin.COORDINATOR and header.is_control
     if len(batch) > config.max_message_bytes and origin != Origin.REPLICATION and not is_marker:
@@ -266,17 +277,19 @@ def target_codec(header: BatchHeader, config: LogConfig) -> Codec:
 
 def _check_client_header(header: BatchHeader) -> None:
     if header.last_offset_delta < 0 or header.record_count <= 0:
-        raise invalid_record(
+        raise InvalidOffsetOrSequenceError(
             f"a batch has record count {header.record_count} and last offset delta {header.last_offset_delta}"
         )
     if header.record_count != header.last_offset_delta + 1:
-        raise invalid_record(
+        raise InvalidOffsetOrSequenceError(
             f"record count {header.record_count} does not match last offset delta {header.last_offset_delta}"
         )
     if header.is_control:
         raise invalid_record("clients must not write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
-        raise invalid_record(f"sequence {header.base_sequence} of producer {header.producer_id} is negative")
+        raise InvalidOffsetOrSequenceError(
+            f"sequence {header.base_sequence} of producer {header.producer_id} is negative"
+        )
 
 
 def _decompressed(codec: int, payload: memoryview) -> bytes:

@@ -17,7 +17,7 @@ from odradek.protocol.messages.alter_partition import AlterPartitionRequest, Alt
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
 from odradek.replication.controller.configs.changes import ConfigChanges
 from odradek.replication.controller.context import ControllerContext, ControllerRole, as_kafka_error
-from odradek.replication.controller.events import EventKind, EventLoop, Executor, ImmediateExecutor, T, Work
+from odradek.replication.controller.events import EventKind, EventLoop, EventTimes, Executor, ImmediateExecutor, T, Work
 from odradek.replication.controller.partitions.alter_partition import AlterPartitionProcessor
 from odradek.replication.controller.partitions.controlled_shutdown import ControlledShutdownProcessor
 from odradek.replication.controller.partitions.elections import Elections
@@ -137,6 +137,16 @@ class Controller:
     def image(self) -> ClusterMetadata:
         """The controller's own image, on which its decisions are based."""
         return self.context.image
+
+    @property
+    def event_times(self) -> EventTimes | None:
+        """The times of events; None unless `measure_events` was called."""
+        return self._events.times
+
+    def measure_events(self, clock: Callable[[], float]) -> EventTimes:
+        """Begin to measure the times of events."""
+        times = self._events.times = EventTimes(clock)
+        return times
 
     @property
     def broker_id(self) -> int:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from odradek.log.background.histogram import Histogram
 from odradek.replication.metadata.store import SessionExpiredError, Waiter, run_now
 
 logger = logging.getLogger(__name__)
@@ -64,14 +65,18 @@ class ImmediateExecutor:
 
 
 class _Event(Generic[T]):
-    """An event and its outcome. `waiter` resumes the submitter; None while no submitter waits."""
+    """An event and its outcome. `waiter` resumes the submitter; None while no submitter waits.
 
-    __slots__ = ("_error", "_result", "description", "is_over", "kind", "waiter", "work")
+    arrived_s: the time of its arrival; negative if it is not measured
+    """
+
+    __slots__ = ("_error", "_result", "arrived_s", "description", "is_over", "kind", "waiter", "work")
 
     def __init__(self, kind: EventKind, description: str, work: Work[T]) -> None:
         self.kind = kind
         self.description = description
         self.work = work
+        self.arrived_s = -1.0
         self.is_over = False
         self.waiter: Waiter | None = None
         self._result: list[T] = []
@@ -99,15 +104,26 @@ class _Event(Generic[T]):
         return self._result[0]
 
 
+class EventTimes:
+    """The times of events: in the queue, and from their begin to their end."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.queue = Histogram()
+        self.processing = Histogram()
+
+
 class EventLoop:
     """The queue and its loop. `executor` is replaced once, before clients can connect.
 
+    times: None while nothing uses them
     on_failure: called after a posted event has failed, unless the session has ended
     """
 
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
         self.on_failure: Callable[[], None] = lambda: None
+        self.times: EventTimes | None = None
         self._queue: deque[_Event[Any]] = deque()
         self._is_working = False
         self._is_stopped = False
@@ -153,6 +169,8 @@ class EventLoop:
     def _append(self, event: _Event[Any]) -> None:
         if self._is_stopped:
             return
+        if self.times is not None:
+            event.arrived_s = self.times.clock()
         self._queue.append(event)
         if not self._is_working:
             self._is_working = True
@@ -164,9 +182,21 @@ class EventLoop:
                 # Without pauses many short events would hold the reactor.
                 await self.executor.pause()
                 if self._queue:
-                    await self._process(self._queue.popleft())
+                    await self._measure(self._queue.popleft())
         finally:
             self._is_working = False
+
+    async def _measure(self, event: _Event[Any]) -> None:
+        times = self.times
+        if times is None or event.arrived_s < 0:
+            await self._process(event)
+            return
+        began_s = times.clock()
+        times.queue.record(began_s - event.arrived_s)
+        try:
+            await self._process(event)
+        finally:
+            times.processing.record(times.clock() - began_s)
 
     async def _process(self, event: _Event[Any]) -> None:
         logger.debug("controller event kind=%s event=%s", event.kind.value, event.description)

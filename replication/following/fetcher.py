@@ -369,7 +369,7 @@ class Fetcher:
         partition.lag = max(0, row.high_watermark - replica.log(leader_epoch).log_end_offset)
         self._changed[partition] = None
         if appended_bytes:
-            replica.partition.traffic.replication_bytes_in += appended_bytes
+            replica.partition.count_fetched(appended_bytes)
             self._parts.throttle.record(partition.topic, partition.index, appended_bytes)
 
     def _begin_sync(self, partition: FetchedPartition) -> None:

@@ -65,15 +65,16 @@ class Partition:
     log_end_watchers: requests that wait for the log end, which followers read up to
 
     traffic: counters that the partitions of the topic share
+    expired_produces: batches that were not replicated within the timeout of their request
 
     A watcher removes itself. Both kinds are woken when the leadership changes.
     """
 
     __slots__ = (
-        "_cluster", "_ended_leaderships", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync", "_leader_log",
-        "_leader_state", "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync", "_syncs_before_acks",
-        "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch", "log", "log_end_watchers",
-        "partition_epoch", "replicas", "topic", "topic_id", "traffic", "watchers",
+        "_adding", "_cluster", "_ended_leaderships", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync",
+        "_leader_log", "_leader_state", "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync",
+        "_syncs_before_acks", "expired_produces", "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch",
+        "log", "log_end_watchers", "partition_epoch", "replicas", "topic", "topic_id", "traffic", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -104,8 +105,10 @@ class Partition:
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
+        self.expired_produces = 0
         self.watchers: dict[Watcher, None] = {}
         self.log_end_watchers: dict[Watcher, None] = {}
+        self._adding: tuple[int, ...] = ()
         self._local_id = local_id
         self._on_failure = on_failure
         self._request_sync = request_sync
@@ -144,6 +147,7 @@ class Partition:
             self.leader = metadata.leader
             self.leader_epoch = metadata.leader_epoch
             self.replicas = metadata.replicas
+            self._adding = metadata.adding
             self.is_leader = metadata.leader == self._local_id
             if is_new_epoch or metadata.partition_epoch > self.partition_epoch or self._leader_state is None:
                 self.partition_epoch = metadata.partition_epoch
@@ -603,11 +607,24 @@ class Partition:
         """Return whether a follower gets no records now, because the rate of replication exceeds its limit (KIP-73)."""
         return self._leader_state is not None and self._leader_state.is_throttled(self, replica)
 
-    def count_replicated(self, size_bytes: int) -> None:
+    def count_replicated(self, replica: int, size_bytes: int) -> None:
         """Count records that were sent to a follower, also for the throttle."""
         self.traffic.replication_bytes_out += size_bytes
+        if replica in self._adding:
+            self.traffic.reassignment_bytes_out += size_bytes
         if self._leader_state is not None:
             self._leader_state.count_replicated(self, size_bytes)
+
+    def count_fetched(self, size_bytes: int) -> None:
+        """Count records that were fetched from the leader."""
+        self.traffic.replication_bytes_in += size_bytes
+        if self._local_id in self._adding:
+            self.traffic.reassignment_bytes_in += size_bytes
+
+    def count_expired_produce(self) -> None:
+        """Count a batch that was not replicated in time."""
+        self.traffic.expired_produces += 1
+        self.expired_produces += 1
 
     def select_read_replica(self, rack: str, listener: str, offset: int) -> int | None:
         """Return the follower that a consumer in `rack` is to read from; None if it is to read from this leader."""

@@ -24,13 +24,20 @@ class TopicTraffic:
     produce_conversions: records of batches that were written anew, because their codec is not that of the topic
     bytes_rejected: of batches that are larger than max.message.bytes or a segment
     invalid_crc_records: batches with a wrong checksum
+    invalid_magic_records: batches of an earlier format
+    invalid_offset_records: batches with an impossible offset, number of records or sequence number
+    no_key_records: records without a key in a batch for a compacted topic
+    expired_produces: batches that were not replicated within the timeout of their request
+    reassignment_bytes_in, reassignment_bytes_out: the part of the replication to replicas that are being added
     isr_expands, isr_shrinks, failed_isr_updates: changes of the ISR that the controller has made or refused
     """
 
     __slots__ = (
-        "bytes_in", "bytes_out", "bytes_rejected", "failed_fetch_requests", "failed_isr_updates",
-        "failed_produce_requests", "fetch_requests", "invalid_crc_records", "isr_expands", "isr_shrinks", "messages_in",
-        "partitions", "produce_conversions", "produce_requests", "replication_bytes_in", "replication_bytes_out",
+        "bytes_in", "bytes_out", "bytes_rejected", "expired_produces", "failed_fetch_requests", "failed_isr_updates",
+        "failed_produce_requests", "fetch_requests", "invalid_crc_records", "invalid_magic_records",
+        "invalid_offset_records", "isr_expands", "isr_shrinks", "messages_in", "no_key_records", "partitions",
+        "produce_conversions", "produce_requests", "reassignment_bytes_in", "reassignment_bytes_out",
+        "replication_bytes_in", "replication_bytes_out",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -39,7 +46,9 @@ class TopicTraffic:
         self.produce_requests = self.failed_produce_requests = self.produce_conversions = 0
         self.fetch_requests = self.failed_fetch_requests = 0
         self.replication_bytes_in = self.replication_bytes_out = 0
-        self.invalid_crc_records = 0
+        self.reassignment_bytes_in = self.reassignment_bytes_out = 0
+        self.invalid_crc_records = self.invalid_magic_records = self.invalid_offset_records = self.no_key_records = 0
+        self.expired_produces = 0
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
 
     def add(self, other: "TopicTraffic") -> None:
@@ -55,9 +64,11 @@ class Traffic:
     """The counters of all topics with a partition on this broker.
 
     by_topic: counters since the topic's first partition was created here, or the broker was started
+    expired_fetches, expired_follower_fetches: fetches of consumers and followers that waited for all of their time
     """
 
     def __init__(self) -> None:
+        self.expired_fetches = self.expired_follower_fetches = 0
         self.by_topic: dict[str, TopicTraffic] = {}
         self._ended = TopicTraffic()
 

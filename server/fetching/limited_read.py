@@ -156,9 +156,10 @@ class LimitedRead:
 
     def count_sent(self) -> None:
         """Count the records, those for a follower also for the throttle of replication: the response is sent."""
-        if self._reader.follower >= 0:
+        follower = self._reader.follower
+        if follower >= 0:
             for partition, size_bytes in self._sent:
-                partition.count_replicated(size_bytes)
+                partition.count_replicated(follower, size_bytes)
         else:
             for partition, size_bytes in self._sent:
                 partition.traffic.bytes_out += size_bytes

@@ -141,9 +141,12 @@ class FetchSessionCache:
 
     They have at most `MAX_PARTITIONS` partitions in total. Beyond that the cache ends the least recently used session
     with more than its share: many small sessions are not ended because of a few large ones.
+
+    evictions: sessions that the cache has ended
     """
 
     def __init__(self, max_sessions: int, random_id: Callable[[], int]) -> None:
+        self.evictions = 0
         self._max_sessions = max_sessions
         self._random_id = random_id
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -233,7 +236,7 @@ class FetchSessionCache:
             return False
         oldest = next(iter(self._sessions.values()))
         if monotonic_ms - oldest.last_used_ms > EVICTION_MS:
-            self.remove(oldest.id)
+            self._end(oldest.id)
             return True
         least = min(
             (
@@ -245,8 +248,12 @@ class FetchSessionCache:
         )
         if least is None or least[:2] >= (is_privileged, new_size):
             return False
-        self.remove(least[2])
+        self._end(least[2])
         return True
+
+    def _end(self, session_id: int) -> None:
+        self.evictions += 1
+        self.remove(session_id)
 
     def _count(self, session: FetchSession) -> None:
         """Count the partitions of a changed session, and end sessions if there are too many partitions."""
@@ -254,4 +261,4 @@ class FetchSessionCache:
         session.counted = len(session.partitions)
         while self._partitions > MAX_PARTITIONS:
             share = MAX_PARTITIONS // self._max_sessions
-            self.remove(next(one.id for one in self._sessions.values() if one.counted > share))
+            self._end(next(one.id for one in self._sessions.values() if one.counted > share))

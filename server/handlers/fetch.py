@@ -432,7 +432,7 @@ class _Fetch:
     def _make_operation(self) -> DelayedOperation[FetchResponse]:
         services, watch = self.services, self.watch
         queue = services.completions if watch is None else services.follower_completions
-        operation = self.operation = DelayedOperation(self._try_complete, self._complete, queue)
+        operation = self.operation = DelayedOperation(self._try_complete, self._expire, queue)
         if watch is not None:
             watch.operation = operation
         return operation
@@ -513,6 +513,14 @@ class _Fetch:
         if changed:
             operation.wake()
         return False
+
+    def _expire(self) -> "Reply[FetchResponse]":
+        traffic = self.services.replicas.traffic
+        if self.reader.follower >= 0:
+            traffic.expired_follower_fetches += 1
+        else:
+            traffic.expired_fetches += 1
+        return self._complete()
 
     def _complete(self) -> "Reply[FetchResponse]":
         """Return the response with the records available now, or a Deferred of it.

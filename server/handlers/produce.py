@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from twisted.internet.defer import Deferred, succeed
 
 from odradek.log.append import AppendInfo
-from odradek.log.validation.batch import CheckedRecords, NotOneBatchError, StepwiseValidationRequired
+from odradek.log.validation.batch import (
+    CheckedRecords,
+    InvalidMagicError,
+    InvalidOffsetOrSequenceError,
+    NotOneBatchError,
+    StepwiseValidationRequired,
+)
 from odradek.log.validation.record import RejectedRecordsError
 from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -307,7 +313,7 @@ class _Appends:
             except KafkaError as error:
                 partition = self._find(topic, data.index)
                 if partition is not None:
-                    _count_refusal(partition, error.code, len(data.records or _EMPTY_RECORDS))  # type: ignore[arg-type]
+                    _count_refusal(partition, error, len(data.records or _EMPTY_RECORDS))  # type: ignore[arg-type]
                 results[position] = self._refuse(topic, data.index, error, partition)
                 return
 
@@ -347,7 +353,7 @@ class _Appends:
         except KafkaError as error:
             record_refusal(self._context, topic, data, error.code)
             if partition is not None:
-                _count_refusal(partition, error.code, len(data.records or _EMPTY_RECORDS))  # type: ignore[arg-type]
+                _count_refusal(partition, error, len(data.records or _EMPTY_RECORDS))  # type: ignore[arg-type]
             return self._refuse(topic, data.index, error, partition)
         row = _make_row(data.index, info)
         if request.acks == -1 and log.state.high_watermark <= info.last_offset:
@@ -381,9 +387,9 @@ class _Appends:
             refused.check(_find_topic_key(self._context, topic), data.index, records, log.producer_state)
 
 
-def _count_refusal(partition: "Partition", code: ErrorCode, size_bytes: int) -> None:
+def _count_refusal(partition: "Partition", error: KafkaError, size_bytes: int) -> None:
     """Count a batch that is not appended as Kafka's `ReplicaManager.appendToLocalLog` does."""
-    traffic = partition.traffic
+    traffic, code = partition.traffic, error.code
     traffic.produce_requests += 1
     if code in _TOO_LARGE:
         traffic.bytes_rejected += size_bytes
@@ -391,6 +397,12 @@ def _count_refusal(partition: "Partition", code: ErrorCode, size_bytes: int) -> 
         traffic.invalid_crc_records += 1
     elif code not in _NOT_FAILED:
         traffic.failed_produce_requests += 1
+        if isinstance(error, InvalidOffsetOrSequenceError):
+            traffic.invalid_offset_records += 1
+        elif isinstance(error, InvalidMagicError):
+            traffic.invalid_magic_records += 1
+        elif isinstance(error, RejectedRecordsError) and code == ErrorCode.INVALID_RECORD:
+            traffic.no_key_records += len(error.record_errors)
 
 
 def record_refusal(
@@ -710,6 +722,7 @@ class _ReplicaWait:
             self._settle(partition)
             unfinished = self._unfinished.pop(partition, None)
             if unfinished is not None:
+                partition.count_expired_produce()
                 _fail_row(unfinished[2], error)
             if not number % _CHECKED_PER_STEP:
                 yield

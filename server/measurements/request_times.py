@@ -35,6 +35,9 @@ REFILL_S: Final = 0.1
 CODE_BYTES: Final = 4
 """API key and version in the header of a request."""
 
+SIZE_UNIT_BYTES: Final = 10_000
+"""Unit in which sizes are counted by a histogram of durations: a bucket at 100 bytes is 6 % wide, at 1 MB 0.6 %."""
+
 FETCH_KEY: Final = 1
 FOLLOWER: Final = b"f"
 """Suffix of the code of a follower's fetch."""
@@ -45,11 +48,12 @@ class ApiTimes:
 
     code: the bytes of API key and version in the header, for a follower's fetches with another byte; empty for requests
         that are not served
+    size: of the requests, in `SIZE_UNIT_BYTES`
     unmeasured: the number of requests that are not in the histograms
     """
 
     __slots__ = (
-        "code", "local", "queue", "remote", "response_queue", "send", "throttle", "total", "unmeasured",
+        "code", "local", "queue", "remote", "response_queue", "send", "size", "throttle", "total", "unmeasured",
     )  # fmt: skip
 
     def __init__(self, code: bytes) -> None:
@@ -62,12 +66,17 @@ class ApiTimes:
         self.throttle = Histogram()
         self.response_queue = Histogram()
         self.send = Histogram()
+        self.size = Histogram()
 
-    def histograms(self) -> Iterable[Histogram]:
+    def stages(self) -> tuple[Histogram, ...]:
         """All stages."""
         return (
             self.total, self.queue, self.local, self.remote, self.throttle, self.response_queue, self.send,
         )  # fmt: skip
+
+    def histograms(self) -> Iterable[Histogram]:
+        """All stages, and the sizes, which requests without a response have too."""
+        return (*self.stages(), self.size)
 
     @property
     def count(self) -> int:
@@ -308,6 +317,7 @@ class ConnectionTimes:
         if ended_s >= times.refill_s:
             times.refill(ended_s)
         times.rest -= 1
+        self._last.size.record(len(frame) / SIZE_UNIT_BYTES)
         return self._last, (began_s - arrived_s if arrived_s < began_s else 0.0), ended_s - began_s, ended_s
 
     def respond(self, begun: BegunRequest) -> None:

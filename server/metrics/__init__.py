@@ -9,12 +9,14 @@ hot paths only count. What a request costs is measured by `server.measurements`.
 - `partitions`: logs and replicas, by partition
 - `followers`: partitions that are fetched from their leaders
 - `controller`: the state of the cluster
+- `zookeeper`: the session with ZooKeeper
 - `logs`: log directories
 - `coordinators`: groups and transactions
 - `clients`: metrics that clients have pushed
 - `readers`: positions of clients that fetch
 - `network`: connections, delayed requests, the reactor thread
-- `security`: authentications, and quotas of clients
+- `sockets`: connections and bytes, requests, responses and authentications of a listener
+- `security`: sessions that have ended, and quotas of clients
 - `process`: CPU, memory, version
 - `exposition`: the text format
 - `readiness`: the answer of /readyz

@@ -9,6 +9,7 @@ from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
 from odradek.server.metrics.endpoint import MetricsEndpoint
 from odradek.server.metrics.view import RUNNING, STOPPING, BrokerView
+from odradek.server.metrics.zookeeper import find_zookeeper
 
 if TYPE_CHECKING:
     from odradek.server.environment import Environment
@@ -51,7 +52,11 @@ class BrokerMetrics:
     def begin(self, services: "Services") -> None:
         """Show the broker as running."""
         self._view.services = services
-        self.times.others.append(services.logs.flush_task.times)
+        event_times = services.controller.measure_events(self._view.environment.monotonic)
+        self.times.others += [services.logs.flush_task.times, event_times.queue, event_times.processing]
+        zookeeper = find_zookeeper(services.controller.store)
+        if zookeeper is not None:
+            self.times.others.append(zookeeper.measure_requests(self._view.environment.monotonic))
         self._view.state = RUNNING
         services.readers = Readers(services.now_ms, services.monotonic_ms)
 

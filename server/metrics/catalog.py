@@ -14,7 +14,9 @@ from odradek.server.metrics import (
     readers,
     requests,
     security,
+    sockets,
     traffic,
+    zookeeper,
 )
 from odradek.server.metrics.declaration import Metric
 
@@ -23,12 +25,14 @@ _SECTIONS: Final = (
     ("Records", traffic.METRICS),
     ("Partitions and replicas", (*partitions.METRICS, *followers.METRICS)),
     ("Controller", controller.METRICS),
+    ("ZooKeeper", zookeeper.METRICS),
     ("Log directories", logs.METRICS),
     ("Groups and transactions", coordinators.METRICS),
     ("Metrics of clients", clients.METRICS),
     ("Readers", readers.METRICS),
     ("Connections and threads", network.METRICS),
-    ("Authentication and quotas", security.METRICS),
+    ("Sockets, by listener", sockets.METRICS),
+    ("Sessions and quotas", security.METRICS),
     ("Process", process.METRICS),
 )
 

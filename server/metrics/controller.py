@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from odradek.server.metrics.declaration import Collected, Family, gauge, meter
+from odradek.server.metrics.declaration import Collected, Family, gauge, histogram, histogram_families, meter
 
 if TYPE_CHECKING:
     from odradek.replication.controller.controller import Controller
@@ -25,8 +25,18 @@ UNCLEAN: Final = meter(
     "Elections of a leader that was not in sync, by this controller.",
 )
 
+EVENT_QUEUE: Final = histogram(
+    "kafka.controller:type=ControllerEventManager,name=EventQueueTimeMs",
+    "Time of an event in the queue of the controller, in ms.",
+)
+EVENT_PROCESSING: Final = histogram(
+    "kafka.controller:type=ControllerEventManager,name=EventQueueProcessingTimeMs",
+    "Time from the begin of an event to its end, with its writes to the metadata store, in ms.",
+)
+LEAVING: Final = gauge(f"{_MBEAN},name=ControlledShutdownBrokerCount", "Brokers that have announced their stop.")
+
 _COUNTED: Final = (BROKERS, TOPICS, PARTITIONS, OFFLINE, IMBALANCE)
-METRICS: Final = (ACTIVE, *_COUNTED, UNCLEAN)
+METRICS: Final = (ACTIVE, *_COUNTED, LEAVING, UNCLEAN, *EVENT_QUEUE, *EVENT_PROCESSING)
 
 _TOPICS_PER_STEP: Final = 64
 _PARTITIONS_PER_STEP: Final = 1000
@@ -45,7 +55,12 @@ def collect_controller(controller: "Controller") -> Collected:
     yield Family(ACTIVE, [("", int(active))])
     for metric, value in zip(_COUNTED, values, strict=True):
         yield Family(metric, [("", value)])
+    yield Family(LEAVING, [("", len(controller.context.shutting_down) if active else 0)])
     yield Family(UNCLEAN, [("", controller.context.unclean_elections)])
+    times = controller.event_times
+    if times is not None:
+        yield from histogram_families(EVENT_QUEUE, times.queue)
+        yield from histogram_families(EVENT_PROCESSING, times.processing)
 
 
 def _count(image: "ClusterMetadata") -> Iterator[list[int] | None]:

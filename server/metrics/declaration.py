@@ -9,8 +9,10 @@ the prefix `odradek_`.
 """
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final, NamedTuple
+
+from odradek.log.background.histogram import Histogram, quantiles
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"
@@ -45,6 +47,20 @@ class HistogramMetric(NamedTuple):
     observations: Metric
 
 
+class PercentageMetric(NamedTuple):
+    """A part of 1, whose gauge has a name of its own in each of the exporter's files of rules."""
+
+    percent: Metric
+    value: Metric
+
+
+class IdleMeter(NamedTuple):
+    """A meter of idle time: a gauge for its rate, which is a part of 1, and a counter of ns."""
+
+    percent: Metric
+    idle_ns: Metric
+
+
 class Family(NamedTuple):
     """A metric with its samples."""
 
@@ -68,10 +84,20 @@ def gauge(mbean: str, help: str) -> Metric:
     return Metric(f"kafka_{domain}_{kind}_{name}", GAUGE, help, f"{mbean} Value")
 
 
-def percentage(mbean: str, help: str) -> Metric:
-    """Declare a gauge for a part of 1, whose name ends with Percent."""
+def percentage(mbean: str, help: str) -> PercentageMetric:
+    """Declare the gauges for a part of 1, whose name ends with Percent.
+
+    In kafka-2_0_0.yml the rule of all gauges precedes that of names with Percent; in Strimzi's rules it follows.
+    """
+    other = gauge(mbean, "The same, by the name in kafka-2_0_0.yml.")
+    return PercentageMetric(Metric(_name_percent(mbean), GAUGE, help, f"{mbean} Value"), other)
+
+
+def idle_meter(mbean: str, help: str, count_help: str) -> IdleMeter:
+    """Declare a meter of idle time, whose name ends with Percent. It has no value, so its gauge has one name."""
     domain, kind, name = _split(mbean)
-    return Metric(f"kafka_{domain}_{kind}_{name.removesuffix('percent')}_percent", GAUGE, help, f"{mbean} Value")
+    idle_ns = Metric(f"kafka_{domain}_{kind}_{name}_count", COUNTER, count_help, f"{mbean} Count")
+    return IdleMeter(Metric(_name_percent(mbean), GAUGE, help, f"{mbean} MeanRate"), idle_ns)
 
 
 def histogram(mbean: str, help: str) -> HistogramMetric:
@@ -82,6 +108,14 @@ def histogram(mbean: str, help: str) -> HistogramMetric:
         Metric(prefix, GAUGE, f"{help} Quantiles of the last five minutes.", f"{mbean} 50thPercentile ..."),
         Metric(f"{prefix}_count", COUNTER, f"{help} Number of observations.", f"{mbean} Count"),
     )
+
+
+def histogram_families(metric: HistogramMetric, times: Histogram) -> Iterator[Family]:
+    """Return the quantiles in ms and the number of durations."""
+    found = quantiles(times.recent_buckets(), [fraction for fraction, _ in QUANTILES])
+    samples = [(labels(quantile=label), round(one * 1000, 3)) for (_, label), one in zip(QUANTILES, found, strict=True)]
+    yield Family(metric.quantiles, samples)
+    yield Family(metric.observations, [("", times.count)])
 
 
 def own_gauge(name: str, help: str) -> Metric:
@@ -103,6 +137,11 @@ def labels(**values: object) -> str:
 def escape(text: str) -> str:
     """Escape a label's value."""
     return text.translate(_ESCAPES)
+
+
+def _name_percent(mbean: str) -> str:
+    domain, kind, name = _split(mbean)
+    return f"kafka_{domain}_{kind}_{name.removesuffix('percent')}_percent"
 
 
 def _split(mbean: str) -> tuple[str, str, str]:

@@ -37,10 +37,19 @@ UNDER_REPLICATED: Final = gauge(f"{_MANAGER},name=UnderReplicatedPartitions", "L
 UNDER_MIN_ISR: Final = gauge(f"{_MANAGER},name=UnderMinIsrPartitionCount", "Led here with too few replicas in sync.")
 AT_MIN_ISR: Final = gauge(f"{_MANAGER},name=AtMinIsrPartitionCount", "Led here with just min.insync.replicas in sync.")
 REASSIGNING: Final = gauge(f"{_MANAGER},name=ReassigningPartitions", "Led here and being reassigned.")
+LATE_TRANSACTIONS: Final = gauge(
+    f"{_MANAGER},name=PartitionsWithLateTransactionsCount",
+    "Led here with a transaction whose producer has written nothing for transaction.max.timeout.ms and five minutes.",
+)
 PRODUCER_IDS: Final = gauge(f"{_MANAGER},name=ProducerIdCount", "Idempotent producers in the logs on this broker.")
 ISR_SHRINKS: Final = meter(f"{_MANAGER},name=IsrShrinksPerSec", "Removals from sets of replicas in sync.")
 ISR_EXPANDS: Final = meter(f"{_MANAGER},name=IsrExpandsPerSec", "Additions to sets of replicas in sync.")
 FAILED_ISR_UPDATES: Final = meter(f"{_MANAGER},name=FailedIsrUpdatesPerSec", "Changes that the controller refused.")
+
+EXPIRED_PRODUCES: Final = meter(
+    "kafka.server:type=DelayedProduceMetrics,name=ExpiresPerSec",
+    "Batches that were not replicated in time, also by partition where there are some.",
+)
 
 METRICS: Final = (
     *_OF_LOG,
@@ -52,11 +61,16 @@ METRICS: Final = (
     UNDER_MIN_ISR,
     AT_MIN_ISR,
     REASSIGNING,
+    LATE_TRANSACTIONS,
     PRODUCER_IDS,
     ISR_SHRINKS,
     ISR_EXPANDS,
     FAILED_ISR_UPDATES,
+    EXPIRED_PRODUCES,
 )
+
+LATE_MS: Final = 300_000
+"""Time after transaction.max.timeout.ms after which a transaction is late, as in Kafka."""
 
 _PARTITIONS_PER_STEP: Final = 64
 """Partitions whose state is read in one step, which takes some 0.3 ms."""
@@ -78,13 +92,19 @@ class _Totals:
     """The sums over all replicas."""
 
     def __init__(self) -> None:
-        self.leaders = self.offline = self.reassigning = self.producer_ids = 0
+        self.leaders = self.offline = self.reassigning = self.producer_ids = self.late = 0
         self.under_replicated = self.under_min_isr = self.at_min_isr = 0
 
 
-def collect_partitions(replicas: "ReplicaManager", metadata: "ClusterMetadata", max_partitions: int) -> Collected:
-    """Return the metrics of replicas, and those of up to `max_partitions` partitions."""
+def collect_partitions(
+    replicas: "ReplicaManager", metadata: "ClusterMetadata", max_partitions: int, late_since_ms: int
+) -> Collected:
+    """Return the metrics of replicas, and those of up to `max_partitions` partitions.
+
+    late_since_ms: a transaction is late if its producer has written nothing since this time
+    """
     rows: list[_Row] = []
+    expired: list[Sample] = []
     totals = _Totals()
     partitions = list(replicas.partitions.values())
     work = 0
@@ -95,13 +115,18 @@ def collect_partitions(replicas: "ReplicaManager", metadata: "ClusterMetadata", 
             work = 0
             yield None
         row = _read(partition, metadata, totals)
+        if partition.is_leader and log is not None and log.state.producer_state.first_unstable_offset >= 0:
+            totals.late += yield from log.state.producer_state.producers.find_late_transaction(late_since_ms)
         if number < max_partitions:
             rows.append(row)
+            if partition.expired_produces:
+                expired.append((row.labels, partition.expired_produces))
     yield from _total_families(len(partitions), totals)
     traffic = yield from replicas.traffic.total_in_steps()
     yield Family(ISR_SHRINKS, [("", traffic.isr_shrinks)])
     yield Family(ISR_EXPANDS, [("", traffic.isr_expands)])
     yield Family(FAILED_ISR_UPDATES, [("", traffic.failed_isr_updates)])
+    yield Family(EXPIRED_PRODUCES, [("", traffic.expired_produces), *expired])
     for position, metric in enumerate(_OF_LOG):
         yield Family(metric, ((row.labels, row.of_log[position]) for row in rows if row.of_log))
     for position, metric in enumerate(_OF_PARTITION):
@@ -150,6 +175,7 @@ def _total_families(count: int, totals: _Totals) -> Iterator[Family]:
         (UNDER_MIN_ISR, totals.under_min_isr),
         (AT_MIN_ISR, totals.at_min_isr),
         (REASSIGNING, totals.reassigning),
+        (LATE_TRANSACTIONS, totals.late),
         (PRODUCER_IDS, totals.producer_ids),
     )
     for metric, value in values:

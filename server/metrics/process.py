@@ -22,6 +22,7 @@ DISK_WRITTEN: Final = gauge("kafka.server:type=KafkaServer,name=linux-disk-write
 MEMORY: Final = Metric("jvm_memory_used_bytes", GAUGE, "Resident memory of the process, by the name of the JVM's.")
 OLD_MEMORY: Final = Metric("jvm_memory_bytes_used", GAUGE, "The same, by the name in older versions of the exporter.")
 THREADS: Final = Metric("jvm_threads_current", GAUGE, "Threads of the process, by the name of the JVM's.")
+DAEMONS: Final = Metric("jvm_threads_daemon", GAUGE, "Threads that do not prevent the end of the process.")
 GC_SECONDS: Final = Metric("jvm_gc_collection_seconds_sum", COUNTER, "Time of garbage collections.")
 GC_COUNT: Final = Metric("jvm_gc_collection_seconds_count", COUNTER, "Number of garbage collections.")
 
@@ -40,6 +41,7 @@ METRICS: Final = (
     MEMORY,
     OLD_MEMORY,
     THREADS,
+    DAEMONS,
     GC_SECONDS,
     GC_COUNT,
     CPU,
@@ -82,6 +84,7 @@ def collect_process(broker_state: int, collections: CollectionTimes) -> Collecte
     yield Family(GC_SECONDS, [(collector_name, round(collections.total_s, 6))])
     yield Family(GC_COUNT, [(collector_name, collections.count)])
     yield Family(THREADS, [("", threading.active_count())])
+    yield Family(DAEMONS, [("", sum(thread.daemon for thread in threading.enumerate()))])
     yield Family(STATE, [("", broker_state)])
     yield Family(VERSION, [(labels(version=__version__), 1)])
     for metric, name in ((DISK_READ, "read_bytes"), (DISK_WRITTEN, "write_bytes")):

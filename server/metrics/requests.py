@@ -1,4 +1,4 @@
-"""Metrics of requests: numbers, errors, and times by stage (KIP-188)."""
+"""Metrics of requests: numbers, errors, sizes, and times by stage (KIP-188)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -6,14 +6,17 @@ from typing import Final
 
 from odradek.log.background.histogram import quantiles
 from odradek.protocol.errors import ErrorCode, read_error_code
-from odradek.server.apis import APIS, PRODUCE_KEY
-from odradek.server.measurements.request_times import FETCH_KEY, FOLLOWER, ApiTimes, RequestTimes
+from odradek.server.apis import APIS, PRODUCE_KEY, Api
+from odradek.server.measurements.request_times import FETCH_KEY, FOLLOWER, SIZE_UNIT_BYTES, ApiTimes, RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
 from odradek.server.metrics.declaration import QUANTILES, Collected, Family, Sample, histogram, labels, meter
 
 _MBEAN: Final = "kafka.network:type=RequestMetrics"
 
-REQUESTS: Final = meter(f"{_MBEAN},name=RequestsPerSec", "Requests, by API and version.")
+REQUESTS: Final = meter(
+    f"{_MBEAN},name=RequestsPerSec",
+    "Requests, by API and version. Those of Fetch are also those of FetchConsumer or FetchFollower.",
+)
 ERRORS: Final = meter(f"{_MBEAN},name=ErrorsPerSec", "Error codes in responses, by API; NONE for those without one.")
 TOTAL: Final = histogram(f"{_MBEAN},name=TotalTimeMs", "Time from the arrival of a request to its response, in ms.")
 QUEUE: Final = histogram(f"{_MBEAN},name=RequestQueueTimeMs", "Time before a request is begun, in ms.")
@@ -24,6 +27,7 @@ REMOTE: Final = histogram(
 THROTTLE: Final = histogram(f"{_MBEAN},name=ThrottleTimeMs", "Time for which a client is throttled, in ms.")
 RESPONSE_QUEUE: Final = histogram(f"{_MBEAN},name=ResponseQueueTimeMs", "Time before a response is sent, in ms.")
 SEND: Final = histogram(f"{_MBEAN},name=ResponseSendTimeMs", "Time until the socket accepts a response, in ms.")
+SIZE: Final = histogram(f"{_MBEAN},name=RequestBytes", "Size of a request, in bytes.")
 
 _STAGES: Final = (
     (TOTAL, "total"),
@@ -35,33 +39,47 @@ _STAGES: Final = (
     (SEND, "send"),
 )
 
-METRICS: Final = (REQUESTS, ERRORS, *(one for stage, _ in _STAGES for one in stage))
+METRICS: Final = (REQUESTS, ERRORS, *(one for stage, _ in _STAGES for one in stage), *SIZE)
 
 _FRACTIONS: Final = [fraction for fraction, _ in QUANTILES]
 _FETCH_NAMES: Final = {b"": "FetchConsumer", FOLLOWER: "FetchFollower"}
 
 
-def collect_requests(times: RequestTimes, errors: ResponseErrors) -> Collected:
-    """Return the metrics of all APIs that were used."""
-    by_name: defaultdict[str, list[ApiTimes]] = defaultdict(list)
+def collect_requests(times: RequestTimes, errors: ResponseErrors, apis: Iterable[Api]) -> Collected:
+    """Return the metrics of requests.
+
+    As in Kafka, the numbers of observations exist from the start for all `apis`, and other numbers of an API from its
+    first request. So do its quantiles, which in Kafka are 0 before.
+    """
+    by_name: dict[str, list[ApiTimes]] = {api.name: [] for api in apis}
+    by_name.update((name, []) for name in _FETCH_NAMES.values())
     counts: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for code, found in times.by_code.items():
+    for code, found in list(times.by_code.items()):
         name, version = APIS[code[1]].name, code[3]
-        by_name[name].append(found)
-        if code[1] == FETCH_KEY:
-            by_name[_FETCH_NAMES[code[4:]]].append(found)
-        counts[name, version] += found.count
+        names = (name, _FETCH_NAMES[code[4:]]) if code[1] == FETCH_KEY else (name,)
+        for name in names:
+            by_name.setdefault(name, []).append(found)
+            counts[name, version] += found.count
     yield Family(REQUESTS, [(labels(request=name, version=version), n) for (name, version), n in counts.items()])
     produces = sum(n for (name, _), n in counts.items() if name == APIS[PRODUCE_KEY].name)
     yield Family(ERRORS, _error_samples(errors, produces))
     yield None
+    observations = [(labels(request=name), _count(found)) for name, found in by_name.items()]
     for stage, attribute in _STAGES:
         durations: dict[str, list[float]] = {}
         for name, versions in by_name.items():
-            durations[name] = quantiles(_find_recent(versions, attribute), _FRACTIONS)
+            if versions:
+                durations[name] = quantiles(_find_recent(versions, attribute), _FRACTIONS)
+                yield None
+        yield Family(stage.quantiles, _quantile_samples(durations, 1000))
+        yield Family(stage.observations, observations)
+    sizes: dict[str, list[float]] = {}
+    for name, versions in by_name.items():
+        if versions:
+            sizes[name] = quantiles(_find_sizes(versions), _FRACTIONS)
             yield None
-        yield Family(stage.quantiles, _quantile_samples(durations))
-        yield Family(stage.observations, [(labels(request=name), _count(found)) for name, found in by_name.items()])
+    yield Family(SIZE.quantiles, _quantile_samples(sizes, SIZE_UNIT_BYTES))
+    yield Family(SIZE.observations, observations)
 
 
 def _error_samples(errors: ResponseErrors, produces: int) -> Iterator[Sample]:
@@ -94,7 +112,16 @@ def _find_recent(found: Iterable[ApiTimes], attribute: str) -> Mapping[int, int]
     return merged
 
 
-def _quantile_samples(durations: Mapping[str, Sequence[float]]) -> Iterator[Sample]:
-    for name, of_name in durations.items():
-        for (_, label), duration_s in zip(QUANTILES, of_name, strict=True):
-            yield labels(request=name, quantile=label), round(duration_s * 1000, 3)
+def _find_sizes(found: Iterable[ApiTimes]) -> Mapping[int, int]:
+    """Return the sizes of recent requests of several versions, by bucket."""
+    merged: defaultdict[int, int] = defaultdict(int)
+    for times in found:
+        for bucket, count in times.size.recent_buckets().items():
+            merged[bucket] += count
+    return merged
+
+
+def _quantile_samples(values: Mapping[str, Sequence[float]], factor: int) -> Iterator[Sample]:
+    for name, of_name in values.items():
+        for (_, label), value in zip(QUANTILES, of_name, strict=True):
+            yield labels(request=name, quantile=label), round(value * factor, 3)

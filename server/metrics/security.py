@@ -1,10 +1,10 @@
-"""Metrics of authentications, and of the quotas of clients."""
+"""Metrics of sessions, and of the quotas of clients."""
 
 from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from odradek.server.metrics.declaration import COUNTER, GAUGE, Collected, Family, Metric, Sample, gauge, labels
+from odradek.server.metrics.declaration import GAUGE, Collected, Family, Metric, Sample, gauge, labels
 from odradek.server.quotas.keys import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
 
 if TYPE_CHECKING:
@@ -12,27 +12,9 @@ if TYPE_CHECKING:
     from odradek.server.quotas.client_quotas import ClientQuotas
     from odradek.server.quotas.limits import Owner
 
-_SERVER: Final = "kafka.server:type=socket-server-metrics"
-
-
-def _authentications(name: str, help: str) -> Metric:
-    text = name.replace("_", "-")
-    return Metric(f"kafka_server_socket_server_metrics_{name}", COUNTER, help, f"{_SERVER} {text}")
-
-
-SUCCESSFUL: Final = _authentications("successful_authentication_total", "Clients that have authenticated themselves.")
-FAILED: Final = _authentications("failed_authentication_total", "Clients whose authentication has failed.")
-AGAIN: Final = _authentications(
-    "successful_reauthentication_total", "Sessions whose clients have authenticated themselves again."
-)
-EXPIRED: Final = Metric(
-    "kafka_server_socket_server_metrics_expired_connections_killed_count",
-    GAUGE,
-    "Connections that were closed because their clients did not authenticate themselves again, by listener.",
-    f"{_SERVER} expired-connections-killed-count",
-)
 ALL_EXPIRED: Final = gauge(
-    "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount", "The same, of all listeners."
+    "kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
+    "Connections that were closed because their clients did not authenticate themselves again.",
 )
 BYTE_RATE: Final = Metric(
     "kafka_server_quota_byte_rate",
@@ -47,6 +29,13 @@ REQUEST_TIME: Final = Metric(
     "kafka.server:type=Request,user=,client-id= request-time",
 )
 
+THROTTLE_TIME: Final = Metric(
+    "kafka_server_quota_throttle_time",
+    GAUGE,
+    "Mean of the throttle times in ms of a client with a quota, by resource Produce, Fetch or Request.",
+    "kafka.server:type=Produce,user=,client-id= throttle-time",
+)
+
 TOKENS: Final = Metric(
     "kafka_server_quota_tokens",
     GAUGE,
@@ -54,18 +43,13 @@ TOKENS: Final = Metric(
     "kafka.server:type=ControllerMutation,user=,client-id= tokens",
 )
 
-METRICS: Final = (SUCCESSFUL, FAILED, AGAIN, EXPIRED, ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, TOKENS)
+METRICS: Final = (ALL_EXPIRED, BYTE_RATE, REQUEST_TIME, THROTTLE_TIME, TOKENS)
 
 _METERS_PER_STEP: Final = 100
 
 
 def collect_security(counts: "Mapping[str, AuthenticationCounts]") -> Collected:
-    """Return the authentications of the listeners with TLS or SASL."""
-    names = {name: labels(listener=name, networkProcessor=0) for name in counts}
-    yield Family(SUCCESSFUL, [(names[name], one.successful) for name, one in counts.items()])
-    yield Family(FAILED, [(names[name], one.failed) for name, one in counts.items()])
-    yield Family(AGAIN, [(names[name], one.reauthenticated) for name, one in counts.items()])
-    yield Family(EXPIRED, [(names[name], one.expired) for name, one in counts.items()])
+    """Return the number of sessions that have ended on all listeners."""
     yield Family(ALL_EXPIRED, [("", sum(one.expired for one in counts.values()))])
 
 
@@ -76,13 +60,17 @@ def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected
     now_ms = quotas.monotonic_ms()
     resources = {PRODUCER_BYTE_RATE: "Produce", CONSUMER_BYTE_RATE: "Fetch", REQUEST_PERCENTAGE: "Request"}
     samples: dict[str, list[Sample]] = {key: [] for key in resources}
+    throttled: list[Sample] = []
     for key, meters in quotas.list_meters().items():
         for number, (owner, meter) in enumerate(islice(meters, max_clients)):
             if number % _METERS_PER_STEP == 0:
                 yield None
-            samples[key].append((_label(resources[key], owner), round(meter.measure(now_ms), 3)))
+            name = _label(resources[key], owner)
+            samples[key].append((name, round(meter.measure(now_ms), 3)))
+            throttled.append((name, 0 if meter.throttling is None else round(meter.throttling.measure(now_ms), 3)))
     yield Family(BYTE_RATE, samples[PRODUCER_BYTE_RATE] + samples[CONSUMER_BYTE_RATE])
     yield Family(REQUEST_TIME, samples[REQUEST_PERCENTAGE])
+    yield Family(THROTTLE_TIME, throttled)
     yield None
     mutations = islice(quotas.list_mutation_meters(), max_clients)
     tokens = [(_label("ControllerMutation", owner), round(meter.measure(now_ms), 3)) for owner, meter in mutations]

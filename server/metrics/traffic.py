@@ -34,12 +34,43 @@ _BY_TOPIC: Final = (
     ),
 )
 
+CONVERTED_FETCHES: Final = meter(
+    f"{_MBEAN},name=FetchMessageConversionsPerSec", "0: records are sent as they are stored, as by Kafka since 4.0."
+)
+EXPIRED_FETCHES: Final = meter(
+    "kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec",
+    "Fetches that waited for all of their time, by fetcherType consumer or follower.",
+)
+
 _IN_TOTAL: Final = (
     (meter(f"{_MBEAN},name=ReplicationBytesInPerSec", "Bytes fetched from leaders."), "replication_bytes_in"),
     (meter(f"{_MBEAN},name=ReplicationBytesOutPerSec", "Bytes sent to followers."), "replication_bytes_out"),
+    (
+        meter(f"{_MBEAN},name=ReassignmentBytesInPerSec", "The part of them for replicas that are being added."),
+        "reassignment_bytes_in",
+    ),
+    (
+        meter(f"{_MBEAN},name=ReassignmentBytesOutPerSec", "The part of them for replicas that are being added."),
+        "reassignment_bytes_out",
+    ),
+    (
+        meter(f"{_MBEAN},name=InvalidMagicNumberRecordsPerSec", "Batches that were refused for their old format."),
+        "invalid_magic_records",
+    ),
+    (
+        meter(
+            f"{_MBEAN},name=InvalidOffsetOrSequenceRecordsPerSec",
+            "Batches that were refused for an impossible offset, number of records or sequence number.",
+        ),
+        "invalid_offset_records",
+    ),
+    (
+        meter(f"{_MBEAN},name=NoKeyCompactedTopicRecordsPerSec", "Records without a key for a compacted topic."),
+        "no_key_records",
+    ),
 )
 
-METRICS: Final = tuple(metric for metric, _ in (*_BY_TOPIC, *_IN_TOTAL))
+METRICS: Final = (*(metric for metric, _ in (*_BY_TOPIC, *_IN_TOTAL)), CONVERTED_FETCHES, EXPIRED_FETCHES)
 
 _TOPICS_PER_STEP: Final = 200
 
@@ -58,6 +89,9 @@ def collect_traffic(traffic: Traffic, max_topics: int) -> Collected:
         yield Family(metric, _samples(attribute, total, names, of_topics))
     for metric, attribute in _IN_TOTAL:
         yield Family(metric, [("", getattr(total, attribute))])
+    yield Family(CONVERTED_FETCHES, [("", 0)])
+    expired = {"consumer": traffic.expired_fetches, "follower": traffic.expired_follower_fetches}
+    yield Family(EXPIRED_FETCHES, [(labels(fetcherType=name), count) for name, count in expired.items()])
 
 
 def _samples(attribute: str, total: TopicTraffic, names: list[str], topics: list[TopicTraffic]) -> Iterator[Sample]:

@@ -19,7 +19,9 @@ from odradek.server.metrics import (
     readers,
     requests,
     security,
+    sockets,
     traffic,
+    zookeeper,
 )
 from odradek.server.metrics.clients import collect_clients
 from odradek.server.metrics.controller import collect_controller
@@ -28,13 +30,15 @@ from odradek.server.metrics.declaration import Collected, Family, Metric
 from odradek.server.metrics.followers import collect_followers
 from odradek.server.metrics.logs import collect_logs
 from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
-from odradek.server.metrics.partitions import collect_partitions
+from odradek.server.metrics.partitions import LATE_MS, collect_partitions
 from odradek.server.metrics.process import CollectionTimes, collect_process
 from odradek.server.metrics.readers import collect_readers
 from odradek.server.metrics.readiness import find_unready
 from odradek.server.metrics.requests import collect_requests
 from odradek.server.metrics.security import collect_quotas, collect_security
+from odradek.server.metrics.sockets import SocketRates, collect_sockets
 from odradek.server.metrics.traffic import collect_traffic
+from odradek.server.metrics.zookeeper import collect_zookeeper, find_zookeeper
 from odradek.server.network.reactor import read_load
 
 if TYPE_CHECKING:
@@ -76,6 +80,7 @@ class BrokerView:
         self.errors: ResponseErrors | None = None
         self.collections = CollectionTimes(environment.monotonic)
         self._load = ReactorLoad(environment.monotonic(), 0.0)
+        self._rates = SocketRates(environment.monotonic())
 
     def find_obstacle(self) -> str:
         """Return why the broker is not ready to serve clients; empty if it is."""
@@ -113,7 +118,7 @@ class BrokerView:
 
             def collect_times() -> Collected:
                 times.end_old_windows()
-                return collect_requests(times, errors)
+                return collect_requests(times, errors, () if services is None else services.apis.values())
 
             collectors.append(_Collector(requests.METRICS, collect_times))
         return collectors
@@ -125,10 +130,17 @@ class BrokerView:
         replicas, known_readers = services.replicas, services.readers
         collectors = [
             _Collector(controller.METRICS, lambda: collect_controller(services.controller)),
+            _Collector(zookeeper.METRICS, lambda: collect_zookeeper(find_zookeeper(services.controller.store))),
             _Collector(logs.METRICS, lambda: collect_logs(services.logs)),
             _Collector(
                 network.METRICS,
                 lambda: collect_network(names, connections, services.fetch_sessions, self._read_reactor()),
+            ),
+            _Collector(
+                sockets.METRICS,
+                lambda: collect_sockets(
+                    self.listeners.socket_counts, counts, self._rates, self.environment.monotonic()
+                ),
             ),
             _Collector(
                 security.METRICS,
@@ -143,7 +155,15 @@ class BrokerView:
             _Collector(clients.METRICS, lambda: collect_clients(services.telemetry_in_use), has_others=True),
             _Collector(traffic.METRICS, lambda: collect_traffic(replicas.traffic, limit)),
             _Collector(followers.METRICS, lambda: collect_followers(replicas.fetchers.list_fetched(), limit)),
-            _Collector(partitions.METRICS, lambda: collect_partitions(replicas, services.metadata, limit)),
+            _Collector(
+                partitions.METRICS,
+                lambda: collect_partitions(
+                    replicas,
+                    services.metadata,
+                    limit,
+                    services.now_ms() - services.config.transaction_max_timeout_ms - LATE_MS,
+                ),
+            ),
         ]
         if known_readers is not None:
             collectors.append(_Collector(readers.METRICS, lambda: collect_readers(known_readers)))
@@ -151,5 +171,6 @@ class BrokerView:
 
     def _read_reactor(self) -> ReactorState:
         load = read_load(self.environment.reactor)
-        idle = self._load.measure(self.environment.monotonic(), load.busy_s)
-        return ReactorState(idle, load.busy_s, load.waiting)
+        measured = self._load
+        measured.measure(self.environment.monotonic(), load.busy_s)
+        return ReactorState(measured.idle, measured.idle_s, load.busy_s, load.waiting)

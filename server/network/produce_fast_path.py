@@ -177,7 +177,11 @@ class PendingProduce:
 
     def _expire(self) -> FastResponse:
         # The batch may have been replicated in time although the response was not checked again yet.
-        return self._check() or self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        response = self._check()
+        if response is None:
+            self._known.partition.count_expired_produce()
+            response = self._fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+        return response
 
     def _fail(self, error: KafkaError) -> ProduceResponse:
         known = self._known

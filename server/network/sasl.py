@@ -285,7 +285,10 @@ class SaslPipeline:
     def _fail(self, response: bytearray | None, why: str) -> RequestInProgress:
         """Fail the authentication after a delay, during which nothing is processed (KIP-306)."""
         self._change_state(SaslEvent.FAILURE)
-        self._listener.counts.failed += 1
+        if self._earlier is None:
+            self._listener.counts.failed += 1
+        else:
+            self._listener.counts.failed_again += 1
         last = LastResponse(response, f"SASL {self._what} failed: {why}")
         delayed = deferLater(cast(Any, self._listener.clock), self._listener.failure_delay_s, lambda: last)
         return RequestInProgress(self._listener.dispatch.find(_AUTHENTICATE_CODE), 0, None, delayed, None)

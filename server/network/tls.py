@@ -9,7 +9,7 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol
 from twisted.internet.protocol import Factory, connectionDone
@@ -32,6 +32,9 @@ from odradek.server.security.principal import Principal
 from odradek.server.security.tls.layer import TlsError, TlsLayer
 from odradek.server.security.tls.principal_mapping import NoPrincipalError
 
+if TYPE_CHECKING:
+    from odradek.server.measurements.socket_counts import SocketCounts
+
 logger = logging.getLogger(__name__)
 
 FindPrincipal = Callable[[bytes | None], Principal]
@@ -47,11 +50,18 @@ class TlsWriter:
     """Encrypts pieces, bytes and file regions, in order, and sends them through a `SocketWriter`.
 
     As there, small responses wait for the end of the reactor iteration.
+
+    counts: of the listener; None if they are not used
     """
 
     def __init__(
-        self, layer: TlsLayer, make_writer: Callable[[Callable[[], None]], SocketWriter], on_drained: Callable[[], None]
+        self,
+        layer: TlsLayer,
+        make_writer: Callable[[Callable[[], None]], SocketWriter],
+        on_drained: Callable[[], None],
+        counts: "SocketCounts | None" = None,
     ) -> None:
+        self._counts = counts
         self._layer = layer
         self._socket = make_writer(self._socket_drained)
         self._on_drained = on_drained
@@ -88,6 +98,8 @@ class TlsWriter:
         """Send a response of one piece at the end of the iteration."""
         if self._has_ended:
             return
+        if self._counts is not None:
+            self._counts.responses += 1
         if self._queue:
             self._queue.append(data)
             return
@@ -96,12 +108,16 @@ class TlsWriter:
         except TlsError as error:
             self._fail(error)
             return
+        if self._counts is not None:
+            self._counts.sent_bytes += len(data)
         self._socket.send_one(bytearray(self._layer.take_output()))
 
     def send(self, pieces: list[Piece]) -> None:
         """Send a response of several pieces."""
         if self._has_ended:
             return
+        if self._counts is not None:
+            self._counts.responses += 1
         self._queue.extend(pieces)
         self._send_queue()
 
@@ -171,6 +187,8 @@ class TlsWriter:
                     queue.popleft()
             self._layer.encrypt(data)
             part_bytes += len(data)
+        if self._counts is not None:
+            self._counts.sent_bytes += part_bytes
         return part_bytes
 
     def _fail(self, error: Exception) -> None:
@@ -252,6 +270,7 @@ class TlsTransportFactory(Factory):
     context: returns the TLS context of new connections
     find_principal: see TlsTransport
     counts: of the handshakes, on a listener where they authenticate the client
+    socket_counts: of the listener; None if they are not used
     """
 
     noisy = False
@@ -263,8 +282,10 @@ class TlsTransportFactory(Factory):
         send_file: SendFile,
         find_principal: FindPrincipal | None = None,
         counts: AuthenticationCounts | None = None,
+        socket_counts: "SocketCounts | None" = None,
     ) -> None:
         self._counts = counts or AuthenticationCounts()
+        self._socket_counts = socket_counts
         self._plain = plain
         self._find_principal = find_principal
         self._context = context
@@ -280,7 +301,7 @@ class TlsTransportFactory(Factory):
             def make_socket_writer(on_socket_drained: Callable[[], None]) -> SocketWriter:
                 return SocketWriter(transport, transport.reactor.write_coalescer, self._send_file, on_socket_drained)
 
-            return TlsWriter(layer, make_socket_writer, on_drained)
+            return TlsWriter(layer, make_socket_writer, on_drained, self._socket_counts)
 
         plain = self._plain.build(addr, make_writer)
         if plain is None:

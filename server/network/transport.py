@@ -8,7 +8,7 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from twisted.internet.interfaces import IAddress, IHalfCloseableProtocol, IPullProducer
 from twisted.internet.protocol import Factory, connectionDone
@@ -26,6 +26,9 @@ from odradek.server.network.scheduler import RequestScheduler
 from odradek.server.network.write_coalescer import WriteCoalescer
 from odradek.server.work.clock import Clock
 from odradek.server.work.listening_port import Address
+
+if TYPE_CHECKING:
+    from odradek.server.measurements.socket_counts import SocketCounts
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +106,7 @@ class SocketWriter:
     event of the reactor, when the queue has become empty, never from within `send_one`, `send` or `flush`.
 
     has_progressed: set when the socket accepts bytes; `ConnectionRegistry` resets it
+    counts: of the listener; None if they are not used, or another writer counts
     """
 
     def __init__(
@@ -111,8 +115,10 @@ class SocketWriter:
         write_coalescer: WriteCoalescer,
         send_file: SendFile,
         on_drained: Callable[[], None],
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self.has_progressed = False
+        self._counts = counts
         self._transport = transport
         self._write_coalescer = write_coalescer
         self._send_file = send_file
@@ -139,6 +145,8 @@ class SocketWriter:
 
     def send_one(self, data: bytearray) -> None:
         """Send a response of one piece at the end of the iteration."""
+        if self._counts is not None:
+            self._counts.responses += 1
         if self._queue:
             self._queue.append(data)
         elif self._pending is not None:
@@ -164,6 +172,8 @@ class SocketWriter:
             return
         if sent:
             self.has_progressed = True
+            if self._counts is not None:
+                self._counts.sent_bytes += sent
         if sent < len(data):
             self._queue.append(memoryview(data)[sent:])
             self.wait_for_room()
@@ -172,6 +182,8 @@ class SocketWriter:
         """Send a response of several pieces."""
         if self._is_closed:
             return
+        if self._counts is not None:
+            self._counts.responses += 1
         if self._pending is not None:
             self._queue.append(self._pending)
             self._pending = None
@@ -221,7 +233,7 @@ class SocketWriter:
 
     def _send_queue(self) -> bool:
         """Send until the queue is empty; return False if the socket, the iteration's limit or an error prevents it."""
-        queue = self._queue
+        queue, counts = self._queue, self._counts
         budget_bytes = ITERATION_LIMIT_BYTES
         try:
             while queue:
@@ -231,6 +243,8 @@ class SocketWriter:
                 if isinstance(piece, (bytes, bytearray, memoryview)):
                     flags = socket.MSG_MORE if len(queue) > 1 else 0
                     sent = self._socket.send(piece, flags)
+                    if counts is not None:
+                        counts.sent_bytes += sent
                     if sent < len(piece):
                         queue[0] = memoryview(piece)[sent:]
                         self.has_progressed = True
@@ -238,6 +252,8 @@ class SocketWriter:
                     queue.popleft()
                 else:
                     sent = self._send_region(piece)  # type: ignore[arg-type] # of a log
+                    if counts is not None:
+                        counts.sent_bytes += sent
                 self.has_progressed = True
                 budget_bytes -= max(sent, _MIN_PIECE_BYTES)
         except BlockingIOError:
@@ -294,11 +310,11 @@ MakeWriter = Callable[[TcpTransport, Callable[[], None]], TransportWriter]
 """Makes the writer of a connection, given the function that it calls when it is idle again."""
 
 
-def plaintext_writers(send_file: SendFile) -> MakeWriter:
+def plaintext_writers(send_file: SendFile, counts: "SocketCounts | None" = None) -> MakeWriter:
     """Return a function that makes writers without encryption."""
 
     def make(transport: TcpTransport, on_drained: Callable[[], None]) -> SocketWriter:
-        return SocketWriter(transport, transport.reactor.write_coalescer, send_file, on_drained)
+        return SocketWriter(transport, transport.reactor.write_coalescer, send_file, on_drained, counts)
 
     return make
 
@@ -307,6 +323,7 @@ def plaintext_writers(send_file: SendFile) -> MakeWriter:
 class KafkaTransport(TwistedProtocol):
     """One client connection: plaintext bytes in, responses out through its writer.
 
+    counts: of the listener; None if they are not used
     scheduler: the reactor's scheduler
     large_read_bytes: size of a read while a large part of a frame is missing
     """
@@ -320,9 +337,11 @@ class KafkaTransport(TwistedProtocol):
         max_frame_bytes: int,
         registry: ConnectionRegistry,
         make_writer: MakeWriter,
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self._make_connection = make_connection
         self._make_writer = make_writer
+        self._counts = counts
         self._splitter = FrameSplitter(max_frame_bytes)
         self._read_bytes = READ_BYTES
         self._is_closing = False
@@ -340,24 +359,35 @@ class KafkaTransport(TwistedProtocol):
         self.connection = self._make_connection(self)
         self.writer = self._make_writer(transport, self.connection.output_drained)
         self._registry.add(self)
+        if self._counts is not None:
+            self._counts.created += 1
 
     def dataReceived(self, data: bytes) -> None:
         if self._is_closing:
             return
         self._has_received = True
+        counts = self._counts
+        if counts is not None:
+            counts.received_bytes += len(data)
         if self._splitter.is_whole_frame(data):
+            if counts is not None:
+                counts.requests += 1
             self.connection.frame_received(data)
             return
         try:
             frames = self._splitter.feed(data)
         except FrameError as error:
             self._is_closing = True
+            if counts is not None:
+                counts.requests += len(error.frames)
             self.connection.frames_received(error.frames)
             self.connection.refuse_in_turn(str(error))
             return
         read_bytes = self.large_read_bytes if self._splitter.missing_bytes > _LARGE_REST_BYTES else READ_BYTES
         if read_bytes != self._read_bytes:
             self._set_read_size(read_bytes)
+        if counts is not None:
+            counts.requests += len(frames)
         if len(frames) == 1:
             self.connection.frame_received(frames[0])
         elif frames:
@@ -382,6 +412,8 @@ class KafkaTransport(TwistedProtocol):
         """Drop all references: without cycles the connection and its buffers are freed at once."""
         self._is_closing = True
         self._registry.remove(self)
+        if self._counts is not None:
+            self._counts.closed += 1
         if self.release is not None:
             self.release()
             self.release = None
@@ -467,9 +499,11 @@ class KafkaTransportFactory(Factory):
         max_frame_bytes: int,
         registry: ConnectionRegistry,
         make_writer: MakeWriter,
+        counts: "SocketCounts | None" = None,
     ) -> None:
         self._make_connection = make_connection
         self._make_writer = make_writer
+        self._counts = counts
         self._max_frame_bytes = max_frame_bytes
         self._registry = registry
         self.acceptor: Acceptor | None = None
@@ -496,6 +530,8 @@ class KafkaTransportFactory(Factory):
             release = self.acceptor.admit(getattr(addr, "host", ""))
             if release is None:
                 return None
-        transport = KafkaTransport(self._make_connection, self._max_frame_bytes, self._registry, make_writer)
+        transport = KafkaTransport(
+            self._make_connection, self._max_frame_bytes, self._registry, make_writer, self._counts
+        )
         transport.release = release
         return transport

@@ -24,15 +24,38 @@ _MAX_NAME_LENGTH: Final = 255
 """Length of a client id up to which it is held; of a longer one only the hash is."""
 
 
+class Throttling:
+    """The throttle times of one entity in the last samples; it exists from the first on."""
+
+    __slots__ = ("_count", "_total_ms", "_window")
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._count = SampledRate()
+        self._total_ms = SampledRate()
+
+    def record(self, throttle_ms: int, time_ms: int) -> None:
+        """Add a throttle time."""
+        self._count.record(self._window, 1, time_ms)
+        self._total_ms.record(self._window, throttle_ms, time_ms)
+
+    def measure(self, time_ms: int) -> float:
+        """Return the mean of the throttle times; 0 without any."""
+        count, _ = self._count.measure(self._window, time_ms)
+        return self._total_ms.measure(self._window, time_ms)[0] / count if count else 0.0
+
+
 class RateMeter:
     """The rate of one entity, and its limit.
 
     used_ms: the time of the last use
+    throttling: None before the entity is throttled
     """
 
-    __slots__ = ("_rate", "bound", "used_ms", "window")
+    __slots__ = ("_rate", "bound", "throttling", "used_ms", "window")
 
     def __init__(self, window: Window, time_ms: int) -> None:
+        self.throttling: Throttling | None = None
         self.window = window
         self.bound = 0.0
         self.used_ms = time_ms
@@ -42,7 +65,12 @@ class RateMeter:
         """Add a value; return the time in ms for which the client is to be throttled."""
         self.add(value, time_ms)
         rate, window_ms = self._rate.measure(self.window, time_ms)
-        return find_throttle_ms(rate, self.bound, window_ms)
+        throttle_ms = find_throttle_ms(rate, self.bound, window_ms)
+        if throttle_ms:
+            if self.throttling is None:
+                self.throttling = Throttling(self.window)
+            self.throttling.record(throttle_ms, time_ms)
+        return throttle_ms
 
     def measure(self, time_ms: int) -> float:
         """Return the rate per second."""

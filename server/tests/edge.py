@@ -606,7 +606,7 @@ class Edge:
         counted = sum(times.count for times in self.times.by_code.values())
         assert counted <= len(self.began) + 1 if is_broken else counted == len(self.began)
         for times in self.times.by_code.values():
-            assert all(histogram.count <= times.total.count for histogram in times.histograms())
+            assert all(histogram.count <= times.total.count for histogram in times.stages())
 
     def check(self):
         """Assert that each request is answered once and in order, or the connection is closed, and nothing is left."""

@@ -87,6 +87,7 @@ def test_a_full_cache_evicts_a_stale_session_then_a_smaller_old_one_or_none():
     assert cache.create(partitions(0), False, now_ms) is None
     assert cache.create(partitions(0), False, now_ms + EVICTION_MS + 1) is not None
     assert len(cache) == 2
+    assert cache.evictions == 2
 
 
 def test_a_session_has_a_limited_number_of_partitions(monkeypatch):

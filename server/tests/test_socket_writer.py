@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+from odradek.server.measurements.socket_counts import SocketCounts
 from odradek.server.network.transport import SocketWriter
 from odradek.server.network.write_coalescer import WriteCoalescer
 
@@ -20,7 +21,8 @@ def test_an_iteration_sends_a_bounded_number_of_pieces():
         unregisterProducer=lambda: None,
         startWriting=lambda: None,
     )
-    writer = SocketWriter(transport, WriteCoalescer(), lambda *_: 0, lambda: drained.append(True))
+    counts = SocketCounts()
+    writer = SocketWriter(transport, WriteCoalescer(), lambda *_: 0, lambda: drained.append(True), counts)
     pieces = [b"%d" % number for number in range(2000)]
     writer.send(list(pieces))
     steps = [len(sent)]
@@ -30,3 +32,4 @@ def test_an_iteration_sends_a_bounded_number_of_pieces():
     assert sent == pieces
     assert max(steps) == 512
     assert drained == [True]
+    assert (counts.responses, counts.sent_bytes) == (1, sum(map(len, pieces)))

@@ -11,6 +11,7 @@ import pytest
 
 from odradek.log.storage.filesystem import FileRegion
 from odradek.server.config.broker import BrokerConfig
+from odradek.server.measurements.socket_counts import SocketCounts
 from odradek.server.network import tls
 from odradek.server.network.tls import TlsTransport, TlsTransportFactory, TlsWriter
 from odradek.server.network.transport import ITERATION_LIMIT_BYTES, READ_BYTES, SocketWriter
@@ -92,7 +93,8 @@ class Connected:
             self.socket = Socket(on_drained)
             return self.socket
 
-        self.writer = TlsWriter(self.layer, make, lambda: self.drained.append(True))
+        self.counts = SocketCounts()
+        self.writer = TlsWriter(self.layer, make, lambda: self.drained.append(True), self.counts)
         self.client.begin()
         for _ in range(3):
             self.layer.receive(self.client.take_output())
@@ -131,6 +133,14 @@ def test_pieces_arrive_in_order(connected: Connected) -> None:
     connected.writer.flush()
     assert connected.receive() == b"small 1 small 2 head " + data.content[: data.size] + b" tail small 3"
     assert connected.writer.is_idle
+
+
+def test_plaintext_is_counted(connected: Connected) -> None:
+    connected.writer.send_one(bytearray(b"small"))
+    connected.writer.send([b"head", region(Data(100_000))])
+    while not connected.writer.is_idle:
+        connected.socket.drain()
+    assert (connected.counts.responses, connected.counts.sent_bytes) == (2, 100_009)
 
 
 def test_a_region_is_read_in_parts_as_the_socket_accepts_them(connected: Connected) -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from odradek.server.metrics.catalog import METRICS, format_tables
-from odradek.server.metrics.declaration import Family, Metric, gauge, histogram, labels, meter, percentage
+from odradek.server.metrics.declaration import Family, Metric, gauge, histogram, idle_meter, labels, meter, percentage
 from odradek.server.metrics.exposition import SAMPLES_PER_STEP, write_families
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -23,8 +23,14 @@ if not DOCS.exists():
         (gauge("kafka.server:type=ReplicaManager,name=LeaderCount", ""), "kafka_server_replicamanager_leadercount"),
         (gauge("kafka.coordinator.group:type=GroupMetadataManager,name=NumGroups", ""),
          "kafka_coordinator_group_groupmetadatamanager_numgroups"),
-        (percentage("kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent", ""),
+        (percentage("kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent", "").percent,
          "kafka_network_socketserver_networkprocessoravgidle_percent"),
+        (percentage("kafka.network:type=SocketServer,name=NetworkProcessorAvgIdlePercent", "").value,
+         "kafka_network_socketserver_networkprocessoravgidlepercent"),
+        (idle_meter("kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent", "", "").percent,
+         "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"),
+        (idle_meter("kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent", "", "").idle_ns,
+         "kafka_server_kafkarequesthandlerpool_requesthandleravgidlepercent_count"),
         (histogram("kafka.network:type=RequestMetrics,name=TotalTimeMs", "").quantiles,
          "kafka_network_requestmetrics_totaltimems"),
         (histogram("kafka.network:type=RequestMetrics,name=TotalTimeMs", "").observations,

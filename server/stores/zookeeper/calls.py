@@ -11,6 +11,7 @@ from functools import partial
 from kazoo.exceptions import ConnectionLoss
 from twisted.internet.defer import Deferred
 
+from odradek.log.background.histogram import Histogram
 from odradek.server.stores.zookeeper.client import Send, ZooKeeperClient
 
 
@@ -21,9 +22,12 @@ class Call:
     is_renewal: a read that sets a watch again on the present connection
     was_interrupted: the connection was lost while the request was in flight, so an earlier attempt may have succeeded
     is_premature: sent before watches were set on the connection
+    sent_s: the time at which it was sent; negative if it is not measured
     """
 
-    __slots__ = ("done", "error", "is_premature", "is_read", "is_renewal", "send", "value", "was_interrupted")
+    __slots__ = (
+        "done", "error", "is_premature", "is_read", "is_renewal", "send", "sent_s", "value", "was_interrupted",
+    )  # fmt: skip
 
     def __init__(self, send: Send, done: "Callable[[Call], None]", *, is_read: bool, is_renewal: bool = False) -> None:
         self.send = send
@@ -32,6 +36,7 @@ class Call:
         self.is_renewal = is_renewal
         self.was_interrupted = False
         self.is_premature = False
+        self.sent_s = -1.0
         self.value: object = None
         self.error: Exception | None = None
 
@@ -42,15 +47,26 @@ class Call:
 
 
 class CallQueue:
-    """The requests of one session, sent in their order, at most `max_in_flight` at a time."""
+    """The requests of one session, sent in their order, at most `max_in_flight` at a time.
+
+    times: from the sending of a request to its result; None while nothing uses them
+    """
 
     def __init__(self, max_in_flight: int) -> None:
+        self.times: Histogram | None = None
+        self._clock: Callable[[], float] = lambda: 0.0
         self._max_in_flight = max_in_flight
         self._client: ZooKeeperClient | None = None
         self._renewals: Iterator[Call] = iter(())
         self._waiting: deque[Call] = deque()
         self._in_flight: dict[Call, None] = {}
         self._interrupted: list[Call] = []
+
+    def measure(self, clock: Callable[[], float]) -> Histogram:
+        """Begin to measure the times of requests."""
+        times = self.times = Histogram()
+        self._clock = clock
+        return times
 
     def run(self, send: Send, *, is_read: bool) -> Deferred[Call]:
         """Send a request when its turn has come; the Deferred fires with the finished call, which may have an error."""
@@ -98,6 +114,8 @@ class CallQueue:
                     return
                 call = self._waiting.popleft()
             self._in_flight[call] = None
+            if self.times is not None:
+                call.sent_s = self._clock()
             call.send(self._client.kazoo).deliver_to(partial(self._on_result, call))
 
     def _on_result(self, call: Call, value: object, error: Exception | None) -> None:
@@ -110,6 +128,8 @@ class CallQueue:
             if not call.is_renewal:
                 self._interrupted.append(call)
             return
+        if self.times is not None and call.sent_s >= 0:
+            self.times.record(self._clock() - call.sent_s)
         if call.is_premature:
             # Repeated after the renewals, so that it returns no change before the watch event of the change.
             call.is_premature = False

@@ -16,6 +16,7 @@ from kazoo.exceptions import NoNodeError as KazooNoNodeError
 from kazoo.exceptions import UnimplementedError
 from twisted.internet.defer import Deferred
 
+from odradek.log.background.histogram import Histogram
 from odradek.replication.metadata.store import (
     ANY_VERSION,
     Create,
@@ -72,6 +73,8 @@ class ZooKeeperStore(MetadataStore):
     """One session with ZooKeeper after another. Call `connect` first.
 
     All methods, listeners and watchers are called in the reactor thread.
+
+    connects, disconnects, expirations: of connections and of sessions
     """
 
     is_shared = True
@@ -80,6 +83,7 @@ class ZooKeeperStore(MetadataStore):
         self, settings: ZooKeeperSettings, reactor: ThreadedReactor, make_client: MakeClient = ZooKeeperClient
     ) -> None:
         self.session_id = 0
+        self.connects = self.disconnects = self.expirations = 0
         self._settings = settings
         self._chroot = ""
         self._reactor = reactor
@@ -94,6 +98,15 @@ class ZooKeeperStore(MetadataStore):
         self._is_connected = False
         # Servers before ZooKeeper 3.6 read nodes one by one.
         self._has_multi_read = True
+
+    @property
+    def request_times(self) -> Histogram | None:
+        """The times of requests; None unless `measure_requests` was called."""
+        return self._calls.times
+
+    def measure_requests(self, clock: Callable[[], float]) -> Histogram:
+        """Begin to measure the times of requests."""
+        return self._calls.measure(clock)
 
     # -- session ---------------------------------------------------------------------------------------------------
 
@@ -169,6 +182,7 @@ class ZooKeeperStore(MetadataStore):
         if client is not self._client:
             return
         self._is_connected = True
+        self.connects += 1
         if self._opening is not None:
             self.session_id = session_id
             self._is_over = False
@@ -185,6 +199,7 @@ class ZooKeeperStore(MetadataStore):
         if client is not self._client or self._is_over or not self._is_connected:
             return
         self._is_connected = False
+        self.disconnects += 1
         logger.warning(
             "ZooKeeper is unreachable; data traffic continues with the last known leaders, changes wait "
             "zookeeper.connect=%s",
@@ -201,6 +216,7 @@ class ZooKeeperStore(MetadataStore):
         if client is not self._client or self._is_over:
             return
         logger.warning("the ZooKeeper session has expired, and a new one begins session=%#x", self.session_id)
+        self.expirations += 1
         self._client = None
         calls = self._end_session()
         client.stop(_do_nothing)
