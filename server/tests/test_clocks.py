@@ -27,6 +27,7 @@ COMPARED_WITH_TIMESTAMPS = {
     "replication/controller/configs/nodes.py": "retention of notices in the metadata store",
     "replication/controller/token_changes.py": "lifetimes of delegation tokens in the metadata store",
     "server/fetching/readers.py": "the time of a fetch, for people",
+    "server/metrics/view.py": "time since the last record of an open transaction",
     "server/security/sasl/oauthbearer/token_login.py": "lifetimes of access tokens",
     "server/security/sasl/oauthbearer/unsecured_tokens.py": "lifetimes of access tokens",
 }

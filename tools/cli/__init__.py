@@ -15,8 +15,10 @@
 - `reassignments`: `odradek partition reassign`
 - `consumer_groups`: `odradek group`
 - `offset_reset`: `odradek group reset`
-- `records`: `odradek record`; `consume_records` and `produce_records` have its commands, `record_options` what both
-  have
+- `record_options`: options of `odradek record`
+- `consume_records`: `odradek record consume`
+- `produce_records`: `odradek record produce`
+- `records`: `odradek record`
 - `configs`: `odradek config`
 - `property_rows`: properties of Odradek as JSON
 - `brokers`: `odradek broker`

@@ -6,6 +6,7 @@
 - `connection_errors`: the failed step of a connection, and what to try
 - `profile`: the connection that options, environment and profile file select
 - `confluent_settings`: client properties in the names of librdkafka
+- `problems`: why a part of a result is missing
 - `cluster`: requests to a broker, the controller, leaders and coordinators
 - `consumer_protocol`: subscriptions and assignments of consumers
 - `similar_names`: the nearest names of a misspelt one
@@ -18,7 +19,8 @@
 - `offsets`: offsets of partitions
 - `log_dirs`: log directories of brokers
 - `group_types`: groups, their members and their lag, as values
-- `share_groups`, `streams_groups`: groups of these types
+- `share_groups`: share groups
+- `streams_groups`: streams groups
 - `groups`: groups with members, committed offsets and lag
 - `readers`: clients that fetch, from the metrics of brokers
 - `transactions`: transactions of coordinators, and in partitions
