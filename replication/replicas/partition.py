@@ -24,7 +24,7 @@ from odradek.log.storage.filesystem import FileRegion, LogDirFailure, ShortageEr
 from odradek.log.validation.batch import CheckedRecords, Origin
 from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
-from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrPhase, IsrState
 from odradek.replication.replicas.leader_state import Follower, LeaderState, Replication
@@ -134,7 +134,7 @@ class Partition:
 
         Metadata of an older leader epoch is ignored. Within a leader epoch the controller's responses change the ISR as
         well: metadata of the same partition epoch does not end a pending change, and metadata of an older partition
-        epoch changes nothing but the log.
+        epoch changes nothing but the log. Only a stop of the replica has the epochs of its role: it has no leader.
         """
         if metadata.leader_epoch < self.leader_epoch:
             return
@@ -143,7 +143,8 @@ class Partition:
         led_log, led_epoch = self._leader_log, self.leader_epoch
         was_leader = led_log is not None
         self.log = log
-        if is_new_epoch or metadata.partition_epoch >= self.partition_epoch:
+        is_stop = metadata.leader == NO_LEADER
+        if is_new_epoch or is_stop or metadata.partition_epoch >= self.partition_epoch:
             self.leader = metadata.leader
             self.leader_epoch = metadata.leader_epoch
             self.replicas = metadata.replicas

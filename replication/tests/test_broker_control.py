@@ -316,6 +316,19 @@ def test_a_leader_that_was_removed_while_its_broker_was_not_live_stops(member):
     assert member.fetchers.followed == {("t", 0): (OTHER, 4)}
 
 
+@pytest.mark.parametrize("is_request", [True, False])
+def test_a_leader_stops_also_after_a_change_of_its_isr(member, is_request):
+    """The assignments have the partition epoch of the last LeaderAndIsr, the leader that of the last change."""
+    member.lead(role(leader_epoch=2))
+    leader = member.replicas.get("t", 0)
+    leader.partition_epoch += 1
+    if is_request:
+        assert member.stop(stopped(leader_epoch=2)) == {0: ErrorCode.NONE}
+    else:
+        assert member.update(cached(leader_epoch=3, leader=3, replicas=(OTHER, 3))) == 0
+    assert not leader.is_leader
+
+
 @pytest.mark.parametrize("epoch", [-2, -1, 7])
 def test_a_deleted_replica_loses_its_log(member, epoch):
     member.lead(role(0, leader_epoch=7), role(1, leader_epoch=7))
