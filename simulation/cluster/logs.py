@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from odradek.replication.metadata.image import NO_LEADER
 from odradek.simulation.history import Partition, name_of
 
 if TYPE_CHECKING:
@@ -33,9 +34,19 @@ def logs_by_partition(brokers: Iterable["BrokerProcess"]) -> dict[Partition, dic
 
 
 def are_replicated(world: "World") -> bool:
-    """Return whether consumers can read all records in the logs of all brokers."""
-    logs = (log for found in logs_by_partition(world.brokers).values() for log in found.values())
-    return all(log.failure is not None or log.high_watermark >= log.log_end_offset for log in logs)
+    """Return whether consumers can read all records in the logs of all brokers.
+
+    A broker keeps the log of a replica that was removed while it was not registered: nobody copies its last records.
+    """
+    return all(
+        replica.log is None
+        or replica.log.failure is not None
+        or replica.log.high_watermark >= replica.log.log_end_offset
+        for process in world.brokers
+        if process.broker is not None and process.is_up
+        for replica in process.broker.services.replicas
+        if replica.leader != NO_LEADER
+    )
 
 
 def find_differences(brokers: Iterable["BrokerProcess"]) -> Iterator[str]:
