@@ -129,7 +129,8 @@ def test_termination(odradek, tool, broker, topic, unique):
         assert odradek(*terminate, "--yes").out == f"transaction {names[0]} terminated\n"
         tool(tools.TRANSACTIONS, "forceTerminateTransaction", "--transactionalId", names[1])
         states = [state_of(odradek, name) for name in names]
-        assert states[0] == states[1] and states[0] != "Ongoing"
+        # Kafka's tool repeats its request, which also fences an instance that has begun meanwhile.
+        assert states[0] in ("CompleteAbort", "Empty") and states[1] == "Empty"
         for producer in producers:
             with pytest.raises(Exception, match=r"(?i)fenced|epoch"):
                 producer.commit()

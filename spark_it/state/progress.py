@@ -5,6 +5,7 @@ dropped`. All counts start at 0 with each run.
 """
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -37,7 +38,19 @@ def read_progress(state_folder: Path) -> Progress | None:
     """Read the file; None if there is none, or if it cannot be read."""
     try:
         read = json.loads((state_folder / FILE).read_text("utf-8"))
-        names = {field.name for field in fields(Progress)}
-        return Progress(**{key: value for key, value in read.items() if key in names})
-    except (OSError, ValueError, TypeError, AttributeError):
+        known = {field.name for field in fields(Progress)}
+        progress = Progress(**{key: value for key, value in read.items() if key in known})
+        return progress if _is_valid(progress) else None
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
+
+
+def _is_valid(progress: Progress) -> bool:
+    counts = (progress.batch, progress.at_ms, progress.read, progress.written, progress.dead_lettered, progress.dropped)
+    return (
+        all(type(count) is int for count in counts)
+        and isinstance(progress.rows_per_second, int | float)
+        and math.isfinite(progress.rows_per_second)
+        and isinstance(progress.last_error, str | None)
+        and isinstance(progress.last_error_at_ms, int | None)
+    )

@@ -1,5 +1,6 @@
 """Values that the shell completes: names of topics and others, from the cluster that the command line selects."""
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,8 +10,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 2.0
 """Maximum time of a step, for which the shell does not react."""
 
-_UNSAFE: Final = frozenset("\\\"'`$")
-"""Characters with which a name may be a command when zsh evaluates the completions; typer does not escape them all."""
+_SAFE: Final = re.compile(r"[\w./:@][\w.:/@%+,=-]*")
+"""Names that a shell does not interpret: it inserts or evaluates completions, which typer does not quote."""
 
 
 def complete_topics(ctx: Any, incomplete: str) -> list[str]:
@@ -197,4 +198,4 @@ def _complete(ctx: Any, incomplete: str, find_names: Callable[[Any], list[str]])
 
 def is_safe(name: str) -> bool:
     """Return whether a shell may evaluate a name, which any client of the cluster can have chosen."""
-    return name.isprintable() and _UNSAFE.isdisjoint(name)
+    return _SAFE.fullmatch(name) is not None

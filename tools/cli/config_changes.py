@@ -53,14 +53,16 @@ def change_configs(
     before = fetch_configs(session.cluster, resources)
     if (BROKER, "") in resources:
         _warn_of_unknown(session, [*changed, *deleted, *(appended or ()), *(subtracted or ())])
-    rows = [row for resource in resources for row in preview(resource, before[resource], operations)]
     outcomes = []
     for group in _group(resources):
         for name, code, message in send_config_changes(
             session.cluster, group, operations, is_dry_run=session.is_dry_run
         ):
             outcomes.append(make_outcome(name or "(all)", code, message))
-    if not all(outcome.error for outcome in outcomes):
+    refused = {outcome.name for outcome in outcomes if outcome.error}
+    changed_resources = [resource for resource in resources if (resource[1] or "(all)") not in refused]
+    if changed_resources:
+        rows = [row for resource in changed_resources for row in preview(resource, before[resource], operations)]
         session.preview(Table(_PREVIEW_KEYS, rows))
     return outcomes
 

@@ -129,7 +129,7 @@ def consume(
             ranges = _find_ranges(session, names, wanted, start, until, isolation_level, follow=follow)
             reader = _make_partition_reader(session, isolation, ranges, follow=follow)
         else:
-            subscription = [f"^{name}$" for name in topics] if regex else names
+            subscription = [f"^({name})$" for name in topics] if regex else names
             reader = _make_group_reader(session, isolation, group, subscription, start, follow=follow, commits=commit)
         _copy(reader, writer, _UNLIMITED if max_records is None else max_records)
     if decoding.failures:

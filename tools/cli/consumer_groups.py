@@ -14,7 +14,7 @@ from odradek.tools.cli.completions import complete_group_states, complete_group_
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.offset_reset import check_is_no_share_group, declare_reset
 from odradek.tools.cli.output import JsonValue, Row, Table, count
-from odradek.tools.cli.session import Outcome, Session, make_outcome
+from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
 from odradek.tools.kafka.cluster import check
 from odradek.tools.kafka.group_types import SHARE
 from odradek.tools.kafka.groups import (
@@ -205,13 +205,18 @@ def delete(session: Session, names: GroupNames) -> int:
             raise unknown_group(session.cluster, group.group)
     session.confirm(f"Delete {', '.join(names)} and all their offsets?")
     if session.is_dry_run:
-        return session.finish("group", "deleted", [Outcome(name) for name in names])
+        return session.finish("group", "deleted", [_preview_deletion(group) for group in groups])
     outcomes = []
     for name in names:
         request = DeleteGroupsRequest(groups_names=[name])
         response = session.cluster.ask_coordinator(name, GROUP_KEY, request, DeleteGroupsResponse)
         outcomes += [make_outcome(one.group_id, one.error_code) for one in response.results]
     return session.finish("group", "deleted", outcomes)
+
+
+def _preview_deletion(group: Group) -> Outcome:
+    code = ErrorCode.NON_EMPTY_GROUP if group.members else ErrorCode.NONE
+    return make_outcome(group.group, code)
 
 
 @commands.command("delete-offsets", is_destructive=True)
@@ -227,6 +232,8 @@ def delete_offsets(
     if not committed:
         check_is_no_share_group(*describe_groups(session.cluster, [name]))
     selected = select_partitions(topics, committed)
+    if missing := [f"{topic}-{index}" for topic, index in selected if (topic, index) not in committed]:
+        raise CommandError(f"group {name} has no offset in {missing[0]}")
     session.confirm(f"Delete the offsets of {name} in {count(len(selected), 'partition')}?")
     if session.is_dry_run:
         return session.finish("offset", "deleted", [Outcome(f"{topic}-{index}") for topic, index in selected])
@@ -282,8 +289,10 @@ def _make_row(one: PartitionLag) -> Row:
     return (one.topic, one.partition, one.committed, one.end_offset, one.lag, *owner)
 
 
-def _total(lags: list[PartitionLag]) -> int:
-    return sum(one.lag or 0 for one in lags)
+def _total(lags: list[PartitionLag]) -> int | None:
+    """Return the lag of partitions; None if none of them has a committed offset whose lag is known."""
+    known = [one.lag for one in lags if one.lag is not None]
+    return sum(known) if known else None
 
 
 def _format_partitions(partitions: list[TopicPartition]) -> list[str]:

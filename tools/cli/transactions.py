@@ -5,14 +5,13 @@ from typing import Annotated, Final
 
 import typer
 
-from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.choices import TRANSACTION_STATES, find_choices
 from odradek.tools.cli.completions import complete_topics, complete_transaction_states, complete_transactional_ids
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.output import JsonValue, Table, count
 from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import RequestError, check, unknown_name
+from odradek.tools.kafka.cluster import RequestError, unknown_name
 from odradek.tools.kafka.offsets import check_partitions, find_leaders
 from odradek.tools.kafka.transactions import (
     TRANSACTION_KEY,
@@ -34,6 +33,8 @@ _PRODUCER_KEYS: Final = (
 _HANGING_KEYS: Final = ("topic", "partition", "producer_id", "producer_epoch", "coordinator_epoch", "start_offset")
 _DEFAULT_TIMEOUT_MS: Final = 900_000
 """Kafka's transaction.max.timeout.ms."""
+
+_ONGOING: Final = "Ongoing"
 
 commands = Commands("transaction", "Transactions.")
 
@@ -83,28 +84,21 @@ def describe(
     transactional_id: TransactionalId,
 ) -> None:
     """Show the state of a transactional id, and the partitions in its transaction."""
-    from odradek.protocol.messages.describe_transactions import (
-        DescribeTransactionsRequest,
-        DescribeTransactionsResponse,
-    )
-
-    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-    response = session.cluster.ask_coordinator(transactional_id, TRANSACTION_KEY, request, DescribeTransactionsResponse)
-    [state] = response.transaction_states
-    if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+    found = describe_transactions(session.cluster, [transactional_id])
+    if transactional_id not in found:
         raise _unknown_id(session, transactional_id)
-    check(state.error_code, None, f"transactional id {transactional_id}")
-    started_ms = state.transaction_start_time_ms if state.transaction_start_time_ms >= 0 else None
+    state = found[transactional_id]
+    started_ms = state.start_time_ms
     fields: dict[str, JsonValue] = {
         "transactional_id": state.transactional_id,
         "coordinator": session.cluster.find_coordinators([transactional_id], TRANSACTION_KEY)[transactional_id],
         "producer_id": state.producer_id,
         "producer_epoch": state.producer_epoch,
-        "state": state.transaction_state,
-        "timeout_ms": state.transaction_timeout_ms,
+        "state": state.state,
+        "timeout_ms": state.timeout_ms,
         "start_time_ms": started_ms,
         "duration_ms": None if started_ms is None else int(time.time() * 1000) - started_ms,
-        "partitions": [f"{topic.topic}-{index}" for topic in state.topics for index in topic.partitions],
+        "partitions": [f"{topic}-{index}" for topic, index in state.partitions],
     }
     session.output.show_all(fields, fields)
 
@@ -171,12 +165,18 @@ def terminate(session: Session, transactional_id: TransactionalId) -> int:
     state = found[transactional_id]
     if state.start_time_ms is None:
         raise CommandError(f"transactional id {transactional_id} has no open transaction; its state is {state.state}")
+    if state.state != _ONGOING:
+        ending = "committed" if state.state == "PrepareCommit" else "aborted"
+        raise CommandError(f"the transaction of {transactional_id} is being {ending}; its state is {state.state}")
     partitions = count(len(state.partitions), "partition")
     session.confirm(f"Abort the transaction of {transactional_id} in {partitions} and fence its producer?")
     if session.is_dry_run:
         return session.finish("transaction", "terminated", [Outcome(transactional_id)])
-    code = terminate_transaction(session.cluster, state)
-    return session.finish("transaction", "terminated", [make_outcome(transactional_id, code)])
+    try:
+        terminate_transaction(session.cluster, state)
+    except RequestError as error:
+        return session.finish("transaction", "terminated", [Outcome(transactional_id, error)])
+    return session.finish("transaction", "terminated", [Outcome(transactional_id)])
 
 
 def _unknown_id(session: Session, transactional_id: str) -> RequestError:

@@ -167,7 +167,11 @@ class Cache:
         if loaded is not None and self._is_usable_while_loading(loaded, stale_s):
             stale: T = loaded.result
             if entry.lock.acquire(blocking=False):
-                threading.Thread(target=self._reload, args=(entry, load, ttl_s), name="reload", daemon=True).start()
+                try:
+                    threading.Thread(target=self._reload, args=(entry, load, ttl_s), name="reload", daemon=True).start()
+                except RuntimeError:
+                    # There are too many threads; the next caller tries again.
+                    entry.lock.release()
             return stale
         # Without the limit, callers of one slow page would occupy all threads of the web server.
         if not entry.lock.acquire(timeout=self._busy_after_s):

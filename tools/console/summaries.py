@@ -75,6 +75,11 @@ class Disks(NamedTuple):
     log_dirs: list[LogDir]
     errors: dict[int, str]
 
+    @property
+    def problems(self) -> list[str]:
+        """Return the errors as texts."""
+        return [f"log directories of broker {broker}: {error}" for broker, error in self.errors.items()]
+
     def sum_sizes(self) -> Mapping[str, int]:
         """Return the size of all replicas of each topic."""
         sizes: Counter[str] = Counter()

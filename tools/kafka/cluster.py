@@ -265,6 +265,9 @@ class Cluster:
             check(each.error_code, each.error_message, f"coordinator of {each.key}")
             self._nodes.setdefault(each.node_id, Address(each.host, each.port))
             found[each.key] = each.node_id
+        for key in keys:
+            if key not in found:
+                raise RequestError("COORDINATOR_NOT_AVAILABLE", f"the broker does not return the coordinator of {key}")
         return found
 
     def fetch_metadata(self, topics: Iterable[str] | None = None) -> MetadataResponse:

@@ -9,6 +9,7 @@ from odradek.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponseTopic,
 )
+from odradek.tools.kafka.cluster import RequestError
 from odradek.tools.kafka.wire_client import WireClient
 
 EligibleLeaders = tuple[list[int], list[int]]
@@ -39,6 +40,11 @@ def _iter_topics(client: WireClient, names: Sequence[str]) -> Iterator[DescribeT
         following = response.next_cursor
         if following is None:
             return
+        if cursor is not None and (cursor.topic_name, cursor.partition_index) == (
+            following.topic_name,
+            following.partition_index,
+        ):
+            raise RequestError("UNKNOWN_SERVER_ERROR", "the broker repeats a page of DescribeTopicPartitions")
         cursor = DescribeTopicPartitionsRequestCursor(
             topic_name=following.topic_name, partition_index=following.partition_index
         )

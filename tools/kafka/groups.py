@@ -54,8 +54,7 @@ def list_groups(
     """Return the groups of all coordinators, sorted by name; with `problems` without those that do not answer."""
     found = []
     if types:
-        for broker in cluster.node_ids():
-            cluster.broker(broker).require_version(ListGroupsRequest, 5, "a type")
+        cluster.any_broker().require_version(ListGroupsRequest, 5, "a type")
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     for broker, response in cluster.ask_each_broker(request, ListGroupsResponse, problems):
         check(response.error_code, None, f"groups of broker {broker}")
@@ -95,6 +94,9 @@ def describe_groups(cluster: Cluster, names: Sequence[str]) -> list[Group]:
         described.update(_describe_other_types(cluster, broker, others))
         for name in others:
             described.setdefault(name, Group(name, _DEAD, "", "", broker, []))
+    for name in names:
+        if name not in described:
+            raise RequestError("GROUP_ID_NOT_FOUND", f"the coordinator does not return group {name}")
     return [described[name] for name in names]
 
 
@@ -127,7 +129,7 @@ def fetch_committed(cluster: Cluster, names: Sequence[str]) -> dict[str, dict[To
     responses = cluster.ask_coordinators(names, GROUP_KEY, make_request, OffsetFetchResponse, _OFFSET_VERSION)
     for _, response in responses:
         for group in response.groups:
-            if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_id not in found:
                 continue
             check(group.error_code, None, f"offsets of group {group.group_id}")
             for topic in group.topics:

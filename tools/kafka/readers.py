@@ -3,12 +3,15 @@
 Kafka's protocol has no request for them. The HTTP server of `metrics.listener` is found by DescribeConfigs.
 """
 
+import math
 import re
+import time
 import urllib.request
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPException
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.error import URLError
 from urllib.parse import urlencode
 
@@ -26,6 +29,7 @@ _OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 _PREFIX: Final = "odradek_reader_"
 _NAMES: Final = ("lag", "offset", "last_fetch_timestamp_seconds")
 _MAX_BYTES: Final = 1 << 28
+_PART_BYTES: Final = 1 << 20
 _ANY_HOST: Final = ("", "0.0.0.0", "[::]")
 _SAMPLE: Final = re.compile(
     rf"^{_PREFIX}({'|'.join(_NAMES)})"
@@ -84,11 +88,21 @@ def select_readers(url: str) -> str:
 def _fetch(url: str) -> str:
     try:
         with _OPENER.open(select_readers(url), timeout=_TIMEOUT_S) as response:
-            content: bytes = response.read(_MAX_BYTES)
-        return content.decode()
+            return _read(response).decode()
     except (OSError, ValueError, HTTPException) as error:
         reason = error.reason if isinstance(error, URLError) else error
         raise RequestError("NO_METRICS", f"cannot read {url}: {reason}; see --metrics-url") from None
+
+
+def _read(response: Any) -> bytes:
+    """Return the content of a response. Its timeout applies to each part alone, however small it is."""
+    end_s = time.monotonic() + _TIMEOUT_S
+    content = bytearray()
+    while len(content) < _MAX_BYTES and (part := response.read1(_PART_BYTES)):
+        content += part
+        if time.monotonic() > end_s:
+            raise TimeoutError("timed out")
+    return bytes(content)
 
 
 def parse_readers(text: str) -> Iterable[Reader]:
@@ -96,7 +110,8 @@ def parse_readers(text: str) -> Iterable[Reader]:
     values: dict[tuple[str, str, int], dict[str, float]] = {}
     for name, client_id, topic, partition, value in _SAMPLE.findall(text):
         unescaped = _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], client_id)
-        values.setdefault((unescaped, topic, int(partition)), {})[name] = float(value)
+        with suppress(ValueError):
+            values.setdefault((unescaped, topic, int(partition)), {})[name] = float(value)
     for key, found in values.items():
-        if len(found) == 3:
+        if len(found) == 3 and all(map(math.isfinite, found.values())):
             yield Reader(*key, int(found["offset"]), int(found["lag"]), found["last_fetch_timestamp_seconds"])

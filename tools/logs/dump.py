@@ -165,7 +165,11 @@ def list_files(
     fs: FileSystem, path: str, kinds: frozenset[str], is_selected: Callable[[PartitionFiles], bool]
 ) -> Iterator[str]:
     """Yield the files to dump in `path`, a file, a partition's directory or a log directory. Raises OSError."""
-    if not fs.is_directory(path):
+    is_directory = fs.is_directory(path)
+    partition = parse_partition(path if is_directory else path.rpartition("/")[0])
+    if partition is not None and not is_selected(partition):
+        return
+    if not is_directory:
         yield path
         return
     # A file that waits for its deletion, or is not complete, is dumped only if it is named.
@@ -175,10 +179,10 @@ def list_files(
     for name in names:
         if not fs.is_directory(f"{path}/{name}"):
             yield f"{path}/{name}"
-    for partition in list_partition_directories(fs, path):
-        if is_selected(partition):
+    for contained in list_partition_directories(fs, path):
+        if is_selected(contained):
             try:
-                yield from list_files(fs, partition.path, kinds, is_selected)
+                yield from list_files(fs, contained.path, kinds, is_selected)
             except FileNotFoundError:
                 # The broker has deleted the partition meanwhile.
                 continue

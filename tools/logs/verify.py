@@ -74,12 +74,12 @@ def select(fs: FileSystem, path: str, is_selected: Callable[[PartitionFiles], bo
         if segment is None:
             raise NotALogError(f"{path} is no directory and no .log file of a segment")
         parent = segment.path.rpartition("/")[0] or "/"
-        return Selection(LogDirectoryFiles(fs, parent), [segment], is_whole=False)
+        return Selection(LogDirectoryFiles(fs, parent), [segment] if is_selected(segment) else [], is_whole=False)
     partition = parse_partition(path)
     if partition is not None or is_partition(fs, path):
         parent = path.rpartition("/")[0] or "/"
         found = partition or PartitionFiles(path, path.rpartition("/")[2], 0)
-        return Selection(LogDirectoryFiles(fs, parent), [found], is_whole=False)
+        return Selection(LogDirectoryFiles(fs, parent), [found] if is_selected(found) else [], is_whole=False)
     parent_files = LogDirectoryFiles(fs, path)
     partitions = list(list_partition_directories(fs, path))
     if not partitions and parent_files.state is DirectoryState.UNKNOWN:

@@ -135,7 +135,7 @@ def test_the_lag_of_a_pipeline(start_console, broker, admin, unique, tmp_path):
     consumer.commit(offsets=[TopicPartition(unique, 0, 3)], asynchronous=False)
     consumer.close()
     (tmp_path / "copy.toml").write_text(
-        f'name = "{unique}"\n'
+        f'name = "{unique}"\nbootstrap.servers = "{broker.bootstrap_servers}"\n'
         f'source.events = {{ connector = "topic", topics = "{unique}", value.format = "bytes" }}\n'
         'sink = { connector = "console" }\n'
     )

@@ -8,13 +8,19 @@ from odradek.tools.cli import completions
 from odradek.tools.cli.completions import is_safe
 
 
-@pytest.mark.parametrize("name", ["\\$(reboot)", "`reboot`", "$HOME", "it's", 'a"b', "esc\x1b]0;x\x07", "two\nlines"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\\$(reboot)", "`reboot`", "$HOME", "it's", 'a"b', "esc\x1b]0;x\x07", "two\nlines", "x;reboot", "x&y>z", "a|b",
+        "(x)", "/et*", "!x", "a group", "~root", "=ls", "-rf", "%1", "{a,b}", "a?", "[x]", "#x", "",
+    ],
+)  # fmt: skip
 def test_a_name_that_a_shell_would_run_is_not_completed(name):
     # Typer writes \$(reboot) as "\\$(reboot)", which zsh evaluates.
     assert not is_safe(name)
 
 
-@pytest.mark.parametrize("name", ["orders.v1", "billing-2", "a group", "群組", "a:b"])
+@pytest.mark.parametrize("name", ["orders.v1", "billing-2", "群組", "a:b", "a/b@c+d=e,f%g"])
 def test_other_names_are_completed(name):
     assert is_safe(name)
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,15 @@ def test_a_deleted_segment_is_dumped_only_if_it_is_named(stored: StoredDirectory
     assert str(deleted) not in capsys.readouterr().out
     assert main(["log", "dump", "--json", str(deleted)]) == 0
     assert str(deleted) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["dump", "verify"])
+def test_a_partition_of_another_topic_is_not_selected(stored: StoredDirectory, capsys, command):
+    other = Path(stored.root, "other-0")
+    shutil.copytree(Path(stored.root, "topic-0"), other)
+    assert main(["log", command, str(other), f"{stored.root}/topic-0", "--topic", "topic", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert "other-0" not in out and (command == "dump" or '"partitions": 1' in out)
 
 
 def test_dump_of_one_file(stored: StoredDirectory, capsys):

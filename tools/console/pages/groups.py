@@ -92,7 +92,9 @@ def sample_lag(console: Console) -> None:
     """Add a sample to the history of the lag."""
     names = console.lag_history.select([one.group for one in console.read("groups", fetch_list).groups])
     found = console.read_now(lambda cluster: fetch_groups(cluster, names)) if names else {}
-    console.lag_history.add(console.now_ms(), {name: one.lag for name, one in found.items()})
+    # A sum without some of the partitions would look like records that were consumed.
+    known = {name: one.lag for name, one in found.items() if not one.problems}
+    console.lag_history.add(console.now_ms(), known)
 
 
 def fetch_list(cluster: Cluster) -> GroupList:

@@ -30,9 +30,10 @@ def show_list() -> str:
         "batch": lambda one: _NO_BATCH if one.state is None or one.state.batch is None else one.state.batch,
     }
     shown = select(found, read_view(get_arguments(), _COLUMNS), keys, _get_name)
-    names = tuple(one.name for one in shown.rows if one.reads_topics)
+    names = tuple(one.name for one in shown.rows if one.reads_topics and one.is_of_cluster(console.address))
     lags, reason = _fetch_lags(console, names)
-    return render("pipelines.html", shown=shown, lags=lags, reason=reason, paths=paths)
+    problems = next((one.problems for one in lags.values()), ())
+    return render("pipelines.html", shown=shown, lags=lags, reason=reason, problems=problems, paths=paths)
 
 
 def _get_name(one: ShownPipeline) -> str:

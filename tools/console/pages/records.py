@@ -137,8 +137,10 @@ def _read_ranges(name: str) -> Ranges:
 def fetch_ranges(cluster: Cluster, name: str, isolation_level: int = READ_UNCOMMITTED) -> Ranges:
     """Return leaders and offsets of a topic. Raises RequestError if it does not exist."""
     leaders = find_leaders(cluster, [name])
-    problems: list[str] = []
+    problems = [f"partition {partition} has no leader" for (_, partition), leader in leaders.items() if leader < 0]
     first, end = fetch_log_ranges(cluster, leaders, problems)
+    if not problems:
+        problems += [f"partition {partition}: its leader has moved" for _, partition in leaders.keys() - end.keys()]
     if isolation_level == READ_COMMITTED:
         found = fetch_offsets(cluster, dict.fromkeys(end, LATEST), leaders, READ_COMMITTED, problems)
         end = {key: one.offset for key, one in found.items()}

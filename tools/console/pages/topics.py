@@ -1,6 +1,5 @@
 """Topics, partitions and configurations."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from flask import Blueprint
@@ -54,25 +53,31 @@ def show_list() -> str:
     arguments = get_arguments()
     summary = read_summary(console)
     view = read_view(arguments, _COLUMNS)
-    sizes: Mapping[str, int] = {}
-    if view.sort == "size":
-        sizes = read_disks(console).sum_sizes()
+    disks = read_disks(console) if view.sort == "size" else None
+    all_sizes = {} if disks is None else disks.sum_sizes()
     shows_internal = arguments.get("internal") == "1"
     rows = [topic for topic in summary.topics if shows_internal or not topic.is_internal]
     keys: dict[str, Any] = {
         "name": lambda topic: topic.name,
         "partitions": lambda topic: topic.partitions,
         "replicas": lambda topic: topic.replication_factor,
-        "size": lambda topic: sizes.get(topic.name),
+        "size": lambda topic: all_sizes.get(topic.name),
         "state": lambda topic: (topic.offline, topic.under_replicated),
     }
     shown = select(rows, view, keys, _get_name)
-    if view.sort != "size":
+    if disks is None:
         # Sizes of one page are quick also in a large cluster.
         partitions = {topic.name: list(range(topic.partitions)) for topic in shown.rows}
-        sizes = read_disks(console, partitions).sum_sizes()
+        disks = read_disks(console, partitions)
     hidden = len(summary.topics) - len(rows)
-    return render("topics.html", shown=shown, sizes=sizes, shows_internal=shows_internal, hidden=hidden)
+    return render(
+        "topics.html",
+        shown=shown,
+        sizes=disks.sum_sizes(),
+        shows_internal=shows_internal,
+        hidden=hidden,
+        problems=disks.problems,
+    )
 
 
 def _get_name(topic: Topic) -> str:
@@ -93,6 +98,7 @@ def fetch_details(cluster: Cluster, name: str) -> TopicDetails:
     problems: list[str] = []
     first, end = fetch_log_ranges(cluster, leaders, problems)
     disks = fetch_disks(cluster, {name: [one.partition_index for one in topic.partitions]})
+    problems += disks.problems
     configs = fetch_configs(cluster, [(TOPIC, name)])[TOPIC, name]
     return TopicDetails(name, topic.is_internal, _make_partitions(topic, first, end, disks), configs, problems)
 

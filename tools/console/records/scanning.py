@@ -40,6 +40,9 @@ _RECORDS_PER_CHECK: Final = 1_000
 
 Positions = Mapping[int, int]
 
+_WIDER: Final = 8
+"""Factor of a window in which no record was found."""
+
 
 class Ranges(NamedTuple):
     """Leaders, first offsets and end offsets of the partitions of a topic.
@@ -102,12 +105,19 @@ class _Step(NamedTuple):
     sign: int = 1
 
 
+def _measure(record: Record) -> int:
+    """Return the bytes of a record's key, value and headers."""
+    size_bytes = len(record.key or b"") + len(record.value or b"")
+    return size_bytes + sum(len(name) + len(value or b"") for name, value in record.headers)
+
+
 class _Reading:
     """The progress of a scan in its partitions.
 
     starts: offsets of the first records, and `reached` those after the last ones
     found: the selected records of each partition, at most MOST_RECORDS; forward the first ones, backward the last ones
     omitted: partitions with more selected records
+    has_gaps: the last offsets of a partition have no records, and those before them were not read
     shortened: partitions in which fewer records than usual were read, because they are large
     """
 
@@ -121,6 +131,7 @@ class _Reading:
         self.size_bytes = 0
         self.partitions_read = 0
         self.is_ordered = True
+        self.has_gaps = False
         self.problems: list[str] = []
 
     def restart(self, partition: int, start: int) -> None:
@@ -237,7 +248,10 @@ class Scanner:
         if not self._needle:
             window = min(MOST_RECORDS, max(_WINDOW_OF_ALL // max(len(partitions), 1), _LEAST_WINDOW))
         self._read_windows(reading, partitions, ends, window)
-        if self._needle or window == MOST_RECORDS or self._is_exhausted(reading):
+        if self._needle:
+            return
+        self._read_beyond_gaps(reading, partitions, ends, window)
+        if window == MOST_RECORDS or self._is_exhausted(reading):
             return
         # A partition all of whose read records are shown may have more of them that are newer than those of others.
         shown = Counter(record.partition for record in islice(reading.merge_backward(), MOST_RECORDS))
@@ -249,6 +263,17 @@ class Scanner:
             and shown[one] == len(reading.found[one])
         ]
         self._read_windows(reading, exhausted, ends, MOST_RECORDS)
+
+    def _read_beyond_gaps(self, reading: _Reading, partitions: Sequence[int], ends: Positions, window: int) -> None:
+        """Read further in partitions whose last offsets have no records: they are markers, aborted or compacted."""
+        while empty := [
+            one for one in partitions if not reading.found[one] and reading.starts[one] > self._ranges.first[one]
+        ]:
+            if self._is_exhausted(reading):
+                reading.has_gaps = True
+                return
+            window *= _WIDER
+            self._read_windows(reading, empty, ends, window)
 
     def _read_windows(self, reading: _Reading, partitions: Sequence[int], ends: Positions, window: int) -> None:
         for one in partitions:
@@ -280,7 +305,7 @@ class Scanner:
             reading.problems,
             partitions,
             reading.partitions_read,
-            reading.is_ordered,
+            reading.is_ordered and not reading.has_gaps,
         )
 
     def _show(self, found: _Found) -> ShownRecord:
@@ -298,6 +323,10 @@ class Scanner:
         fetched = fetch_records(self._cluster, self._topic, offsets, self._ranges.leaders, self._ranges.isolation_level)
         for partition, one in fetched.items():
             self._add(reading, partition, one, ends[partition], keeps_first=keeps_first)
+        for partition in offsets.keys() - fetched.keys():
+            problem = f"{self._topic}-{partition} cannot be read: its leader has moved, or its records were deleted"
+            if problem not in reading.problems:
+                reading.problems.append(problem)
         return reading.reached != before
 
     def _add(self, reading: _Reading, partition: int, fetched: Fetched, end: int, *, keeps_first: bool) -> None:
@@ -313,7 +342,8 @@ class Scanner:
                         reading.reached[partition] = record.offset
                         return
                     reading.scanned += 1
-                    reading.size_bytes += len(record.key or b"") + len(record.value or b"")
+                    size_bytes = _measure(record)
+                    reading.size_bytes += size_bytes
                     if self._needle and not contains(record, self._needle):
                         continue
                     if len(found) == MOST_RECORDS:
@@ -322,8 +352,7 @@ class Scanner:
                             reading.reached[partition] = record.offset
                             return
                     one = _ReadRecord(partition, record.offset, record.timestamp, record, header.is_transactional)
-                    is_large = len(record.key or b"") + len(record.value or b"") > _LARGE_BYTES
-                    found.append(self._show(one) if is_large else one)
+                    found.append(self._show(one) if size_bytes > _LARGE_BYTES else one)
             except ValueError as error:
                 problem = f"the batch at offset {header.base_offset} cannot be decoded: {error}"
                 reading.problems.append(f"{self._topic}-{partition}: {problem}")

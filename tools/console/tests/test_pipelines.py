@@ -8,11 +8,12 @@ from odradek.spark_it.state.pid_lock import hold_lock
 from odradek.spark_it.state.progress import Progress, write_progress
 from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
-from odradek.tools.console.pipelines import list_pipelines
+from odradek.tools.console.pipelines import ShownPipeline, list_pipelines
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.connection_errors import CONNECTION, NoAddressError, StepError
 
 FILE = """
+bootstrap.servers = "10.0.0.1:9092"
 name = "{name}"
 source.orders = {{ connector = "topic", topics = "orders", value.format = "bytes" }}
 sink = {{ connector = "topic", topic = "{sink}" }}
@@ -59,6 +60,33 @@ def test_a_changed_file_and_a_damaged_lock(folder):
     assert "the sink writes to another place" in get_page(folder / "copy.toml")
     (pipeline.state_folder / "pipeline.lock.toml").write_text("version = ")
     assert "cannot be parsed" in get_page(folder / "copy.toml")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"batch": "x"}', '{"rows_per_second": Infinity, "batch": 1, "at_ms": 1}', "[" * 99_999]
+)
+def test_a_damaged_progress_file(folder, text):
+    pipeline = load(folder / "copy.toml", {})
+    write_lock(pipeline.state_folder, make_lock(pipeline, None, 1))
+    (pipeline.state_folder / "progress.json").write_text(text)
+    assert "stopped" in get_page(folder / "copy.toml")
+
+
+def test_a_file_that_is_nested_too_deeply(folder):
+    (folder / "deep.toml").write_text(f"a = {'[' * 50_000}{']' * 50_000}")
+    assert "cannot be read" in get_page(folder / "deep.toml")
+
+
+@pytest.mark.parametrize(
+    ("servers", "address", "is_same"),
+    [
+        (("localhost:9092",), "127.0.0.1:9092", True),
+        (("other:9092", "a:1"), "A:1,b:2", True),
+        (("other:9092",), "127.0.0.1:9092", False),
+    ],
+)
+def test_the_cluster_of_a_pipeline(servers, address, is_same):
+    assert ShownPipeline("x.toml", servers=servers).is_of_cluster(address) is is_same
 
 
 def test_a_file_that_has_disappeared(folder):
