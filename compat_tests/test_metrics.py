@@ -234,6 +234,14 @@ def test_the_credits_for_changes_of_topics(unique):
         assert -50 < metrics(broker).value("kafka_server_quota_tokens", **labels) < 0
 
 
+def test_bytes_after_a_batch_are_no_conversion(measured, unique):
+    name = "kafka_server_brokertopicmetrics_producemessageconversions_total"
+    with Wire(measured.port) as wire:
+        wire.create_topic(unique)
+        assert wire.produce(unique, batch=build_batch([(1, None, b"x", ())]) + b"more").error_code == 0
+    assert metrics(measured).value(name, topic=unique) == 0
+
+
 def test_records_that_are_compressed_again(measured, unique):
     admin = AdminClient({"bootstrap.servers": measured.bootstrap_servers})
     topic = NewTopic(unique, 1, config={"compression.type": "lz4"})
@@ -338,13 +346,16 @@ def test_refused_batches_by_reason(measured, unique):
         wire.create_topic(unique)
         before = metrics(measured)
         assert wire.produce(compacted, b"1", b"2", key=None).error_code == ErrorCode.INVALID_RECORD
+        # A record whose time is refused too counts for its missing key.
+        late = build_batch([(2**62, b"k", b"x", ()), (1, None, b"x", ())])
+        assert wire.produce(compacted, batch=late).error_code == ErrorCode.INVALID_TIMESTAMP
         batch = bytearray(build_batch([(1, None, b"x", ())]))
         batch[7] = 1  # the base offset, which the checksum does not contain
         assert wire.produce(unique, batch=bytes(batch)).error_code == ErrorCode.INVALID_RECORD
         batch[16] = 1
         assert wire.produce(unique, batch=bytes(batch)).error_code == ErrorCode.INVALID_RECORD
     found = metrics(measured)
-    for name, count in (("nokeycompactedtopic", 2), ("invalidoffsetorsequence", 1), ("invalidmagicnumber", 1)):
+    for name, count in (("nokeycompactedtopic", 3), ("invalidoffsetorsequence", 1), ("invalidmagicnumber", 1)):
         metric = f"{prefix}_{name}records_total"
         assert found.value(metric) - before.value(metric) == count
     assert found.value(f"{prefix}_failedproducerequests_total", topic=unique) == 2

@@ -186,14 +186,10 @@ def produced_batches(records: memoryview, origin: Origin, produce_version: int) 
         raise InvalidMagicError(ErrorCode.INVALID_RECORD, "only record batches of magic 2 are accepted")
     if origin == Origin.CLIENT:
         if len(batches) > 1:
-            raise NotOneBatchError(
-                ErrorCode.INVALID_RECORD, "there is more than one record batch for the partition"
-            )
+            raise NotOneBatchError(ErrorCode.INVALID_RECORD, "there is more than one record batch for the partition")
         zstd = len(batches[0]) > FLAGS_POSITION and batches[0][FLAGS_POSITION] & CODEC_MASK == Codec.ZSTD
         if zstd and produce_version < _ZSTD_SINCE_VERSION:
-            raise NotOneBatchError(
-                ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later"
-            )
+            raise NotOneBatchError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7 or later")
     return batches
 
 
@@ -294,9 +290,7 @@ def _check_client_header(header: BatchHeader) -> None:
 
 def _decompressed(codec: int, payload: memoryview) -> bytes:
     try:
-        return decompress(
-            Codec(codec), payload, MAX_DECOMPRESSED_BYTES_PER_STEP, MAX_COMPRESSED_PARTS_PER_STEP
-        )
+        return decompress(Codec(codec), payload, MAX_DECOMPRESSED_BYTES_PER_STEP, MAX_COMPRESSED_PARTS_PER_STEP)
     except DecompressedTooLargeError:
         raise StepLimitError from None
     except CompressionError as error:
@@ -368,9 +362,7 @@ def needs_each_record(header: BatchHeader, config: LogConfig) -> bool:
     return header.record_count <= FEW_RECORDS or config.compacts or bool(client_set_type)
 
 
-def accepted_timestamp(
-    header: BatchHeader, largest_delta: int | None, config: LogConfig, now_ms: int
-) -> int | None:
+def accepted_timestamp(header: BatchHeader, largest_delta: int | None, config: LogConfig, now_ms: int) -> int | None:
     """Return the largest timestamp if it implies that all timestamps are within the bounds; otherwise None."""
     # A record's timestamp, base + delta, may be below the lower bound or overflow 64 bits.
     if largest_delta is None or header.base_timestamp < NO_TIMESTAMP:

@@ -15,11 +15,17 @@ MAX_RECORD_ERRORS: Final = 1000
 
 
 class RejectedRecordsError(KafkaError):
-    """Records break a rule (KIP-467); `record_errors` contains (index in the batch, error message) for each."""
+    """Records break a rule (KIP-467); `record_errors` contains (index in the batch, error message) for each.
 
-    def __init__(self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]]) -> None:
+    missing_keys: records without the key that a compacted topic needs
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str, record_errors: list[tuple[int, str]], missing_keys: int = 0
+    ) -> None:
         super().__init__(code, message)
         self.record_errors = record_errors
+        self.missing_keys = missing_keys
 
 
 class RecordCheck:
@@ -30,8 +36,8 @@ class RecordCheck:
     """
 
     __slots__ = (
-        "_base_timestamp", "_client_set_type", "_code", "_create_time", "_earliest", "_errors", "_latest", "_needs_key",
-        "index", "is_numbered", "max_timestamp",
+        "_base_timestamp", "_client_set_type", "_code", "_create_time", "_earliest", "_errors", "_latest",
+        "_missing_keys", "_needs_key", "index", "is_numbered", "max_timestamp",
     )  # fmt: skip
 
     def __init__(self, header: BatchHeader, config: LogConfig, now_ms: int) -> None:
@@ -44,6 +50,7 @@ class RecordCheck:
         self._earliest = now_ms - config.message_timestamp_before_max_ms
         self._latest = now_ms + config.message_timestamp_after_max_ms
         self._needs_key = config.compacts and not header.is_control
+        self._missing_keys = 0
         self._code = ErrorCode.INVALID_RECORD
         self._errors: list[tuple[int, str]] = []
 
@@ -93,6 +100,7 @@ class RecordCheck:
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         if self._needs_key and not has_key:
+            self._missing_keys += 1
             self._errors.append((self.index, "a compacted topic accepts no record without a key"))
         elif self._create_time and timestamp != NO_TIMESTAMP:
             if not self._earliest <= timestamp <= self._latest:
@@ -113,5 +121,8 @@ class RecordCheck:
             is_time = self._code == ErrorCode.INVALID_TIMESTAMP
             reason = "an invalid timestamp" if is_time else f"{len(errors)} record errors"
             raise RejectedRecordsError(
-                self._code, f"the batch was rejected because of {reason}: {errors[0][1]}", errors
+                self._code,
+                f"the batch was rejected because of {reason}: {errors[0][1]}",
+                errors,
+                missing_keys=self._missing_keys,
             )

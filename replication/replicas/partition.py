@@ -24,6 +24,7 @@ from odradek.log.storage.filesystem import FileRegion, LogDirFailure, ShortageEr
 from odradek.log.validation.batch import CheckedRecords, Origin
 from odradek.protocol.batches.streaming import Step
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.records import read_header
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrPhase, IsrState
@@ -326,8 +327,9 @@ class Partition:
             traffic.bytes_in += info.size_bytes
             count = info.last_offset - info.first_offset + 1
             traffic.messages_in += count
-            if info.size_bytes != len(records):
-                # Only a batch that was compressed again, or whose records were numbered again, changes its size.
+            if info.size_bytes != len(records) and info.size_bytes != read_header(records).size_bytes:
+                # Only a batch that was compressed again, or whose records were numbered again, changes its size. After
+                # the batch there may be bytes that are not appended.
                 traffic.produce_conversions += count
         if self._follows_log_end:
             log.update_high_watermark(log.state.log_end_offset)
@@ -477,18 +479,14 @@ class Partition:
         log = self.readable_log(leader_only=leader_only)
         epoch, end_offset = log.offset_for_leader_epoch(last_fetched_epoch)
         if epoch < 0:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"the log has no leader epoch up to {last_fetched_epoch}"
-            )
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log has no leader epoch up to {last_fetched_epoch}")
         if fetch_offset < log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log begins at {log.log_start_offset}")
         if epoch < last_fetched_epoch or end_offset < fetch_offset:
             return epoch, end_offset
         return None
 
-    def offset_for_leader_epoch(
-        self, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
-    ) -> tuple[int, int]:
+    def offset_for_leader_epoch(self, leader_epoch: int, current_leader_epoch: int = NO_EPOCH) -> tuple[int, int]:
         """Return (largest epoch at or below `leader_epoch`, its end offset), or (-1, -1). Raises as `leading_log`."""
         return self.leading_log(current_leader_epoch).offset_for_leader_epoch(leader_epoch)
 

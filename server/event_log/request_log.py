@@ -23,12 +23,16 @@ MAX_SLOW_PER_S: Final = 10
 """Lines of slow requests in a second. Requests are slow together: lines for all would make the broker slower."""
 
 MAX_COMPLETED_PER_S: Final = 500
-"""Lines of other requests in a second, each of which takes some 0.1 ms."""
+"""Lines of other requests in a second."""
+
+MAX_COMPLETED_AT_ONCE: Final = 10
+"""Lines of other requests in each 20 ms: each takes some 0.1 ms, in which the broker serves nobody."""
 
 WAITING_APIS: Final = frozenset({"Fetch", "JoinGroup", "ShareFetch", "SyncGroup"})
 """APIs whose clients ask for a wait, for records or for the other members of a group. The wait does not count."""
 
 _INTERVAL_MS: Final = 1000
+_PORTION_MS: Final = 20
 
 RunLater = Callable[[int, Callable[[], Coroutine[Any, Any, None]]], object]
 
@@ -62,8 +66,9 @@ class RequestLog:
 
     def __init__(self, monotonic_ms: Callable[[], int], run_later: RunLater) -> None:
         self.threshold_s = math.inf
-        self._slow = _LineLimit("slow requests", MAX_SLOW_PER_S, logging.WARNING, monotonic_ms, run_later)
-        self._completed = _LineLimit("requests", MAX_COMPLETED_PER_S, logging.DEBUG, monotonic_ms, run_later)
+        slow, completed = (MAX_SLOW_PER_S, MAX_SLOW_PER_S), (MAX_COMPLETED_PER_S, MAX_COMPLETED_AT_ONCE)
+        self._slow = _LineLimit("slow requests", *slow, logging.WARNING, monotonic_ms, run_later)
+        self._completed = _LineLimit("requests", *completed, logging.DEBUG, monotonic_ms, run_later)
 
     def set_threshold(self, threshold_ms: int) -> None:
         """Change `request.slow.log.ms`; -1 for no lines."""
@@ -108,17 +113,29 @@ class _LineLimit:
     """Permits up to `most` lines in a second, and reports the number of the others.
 
     what: the requests that the lines are about
+    most_at_once: lines in each portion of a second
     level: of the lines
     """
 
-    def __init__(self, what: str, most: int, level: int, monotonic_ms: Callable[[], int], run_later: RunLater) -> None:
+    def __init__(
+        self,
+        what: str,
+        most: int,
+        most_at_once: int,
+        level: int,
+        monotonic_ms: Callable[[], int],
+        run_later: RunLater,
+    ) -> None:
         self.level = level
         self._what = what
         self._most = most
+        self._most_at_once = most_at_once
         self._monotonic_ms = monotonic_ms
         self._run_later = run_later
         self._second = -1
         self._written = 0
+        self._portion = -1
+        self._written_at_once = 0
         self._omitted = 0
         self._longest_s = 0.0
         self._is_report_due = False
@@ -127,14 +144,18 @@ class _LineLimit:
         """Return whether a request is to have a line; count it otherwise."""
         if not logger.isEnabledFor(self.level):
             return False
-        second = self._monotonic_ms() // _INTERVAL_MS
+        now_ms = self._monotonic_ms()
+        second, portion = now_ms // _INTERVAL_MS, now_ms // _PORTION_MS
         if second != self._second:
             self._report_omitted()
             self._second, self._written = second, 0
-        if self._written >= self._most:
+        if portion != self._portion:
+            self._portion, self._written_at_once = portion, 0
+        if self._written >= self._most or self._written_at_once >= self._most_at_once:
             self._omit(duration_s)
             return False
         self._written += 1
+        self._written_at_once += 1
         return True
 
     def _omit(self, duration_s: float) -> None:

@@ -401,8 +401,8 @@ def _count_refusal(partition: "Partition", error: KafkaError, size_bytes: int) -
             traffic.invalid_offset_records += 1
         elif isinstance(error, InvalidMagicError):
             traffic.invalid_magic_records += 1
-        elif isinstance(error, RejectedRecordsError) and code == ErrorCode.INVALID_RECORD:
-            traffic.no_key_records += len(error.record_errors)
+        elif isinstance(error, RejectedRecordsError):
+            traffic.no_key_records += error.missing_keys
 
 
 def record_refusal(

@@ -120,6 +120,7 @@ class RequestTimes:
     """The stage times of all requests of a broker.
 
     by_code: of all APIs and versions that were used, by `ApiTimes.code`
+    unkept: of requests whose times nobody reads
     others: histograms of other durations with the same windows
     is_served: returns whether an API key and version are served, because clients may send any
     iteration_end: of the reactor; requests are counted after the responses of the iteration
@@ -141,6 +142,7 @@ class RequestTimes:
         "others",
         "refill_s",
         "rest",
+        "unkept",
     )  # fmt: skip
 
     def __init__(
@@ -152,6 +154,7 @@ class RequestTimes:
         self._ended: list[EndedRequest] = []
         self._is_last = False
         self.by_code: dict[bytes, ApiTimes] = {}
+        self.unkept = ApiTimes(b"")
         self.others: list[Histogram] = []
         self.is_served = is_served
         self.rest: float = MEASURED
@@ -168,10 +171,10 @@ class RequestTimes:
         """Return the times of an API and version.
 
         Those of a version that is not served, which may be any number, and of a malformed frame without a version are
-        not kept, and have no code.
+        not kept: they are `unkept`, without a code.
         """
         if len(code) < CODE_BYTES or not self.is_served(int.from_bytes(code, "big")):
-            return ApiTimes(b"")
+            return self.unkept
         if is_follower and code[1] == FETCH_KEY:
             code += FOLLOWER
         found = self.by_code.get(code)
@@ -272,7 +275,7 @@ class ConnectionTimes:
         self._appended: deque[BegunRequest | None] = deque()
         # API key and version of the last request, and their times.
         self._last_code = b""
-        self._last = ApiTimes(b"")
+        self._last = times.unkept
         self.context = context
         self.transport = transport
         self.is_released = False

@@ -6,6 +6,7 @@ and none of its steps more than a few tenths of a millisecond.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, cast
 
 from twisted.internet.defer import Deferred
@@ -22,7 +23,7 @@ from zope.interface import implementer
 from odradek.server.config import Listener
 from odradek.server.listeners import open_port
 from odradek.server.metrics.declaration import Family
-from odradek.server.metrics.exposition import CONTENT_TYPE, write_families
+from odradek.server.metrics.exposition import CONTENT_TYPE, SAMPLES_PER_STEP, write_families
 from odradek.server.metrics.view import BrokerView
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.slices import Work
@@ -145,10 +146,16 @@ def _select(families: Iterable[Family | None], names: Collection[str]) -> Iterat
         if family is None or family.metric.name in names:
             yield family
             continue
-        name = family.metric.name
-        if any(one.startswith(name) for one in names):
-            samples = [sample for sample in family.samples if name + sample[0].partition("{")[0] in names]
-            yield Family(family.metric, samples)
+        if any(name.startswith(family.metric.name) for name in names):
+            yield from _select_samples(family, names)
+
+
+def _select_samples(family: Family, names: Collection[str]) -> Iterator[Family | None]:
+    """Return the samples of one family with some names, in parts: a client's metric may have many series."""
+    metric, samples = family.metric, iter(family.samples)
+    while part := list(islice(samples, SAMPLES_PER_STEP)):
+        yield Family(metric, [sample for sample in part if metric.name + sample[0].partition("{")[0] in names])
+        yield None
 
 
 class _Metrics(Resource):

@@ -11,19 +11,22 @@ SAMPLES_PER_STEP: Final = 256
 
 
 def write_families(families: Iterable[Family | None], write: Callable[[bytes], object]) -> Generator[None, None, None]:
-    """Write families, and yield after each step, and for each None, which collectors yield as a pause."""
+    """Write families, and yield after each step, and for each None, which collectors yield as a pause.
+
+    A family may come in parts, one after the other.
+    """
     lines: list[str] = []
+    begun = ""
     for family in families:
         if family is None:
             yield
             continue
         metric, samples = family
         name = metric.name
-        is_begun = False
         for labels, value in samples:
-            if not is_begun:
+            if name != begun:
                 # A family without samples has no lines.
-                is_begun = True
+                begun = name
                 lines.append(f"# HELP {name} {metric.help}\n# TYPE {name} {metric.kind}\n")
             lines.append(f"{name}{labels} {value}\n")
             if len(lines) >= SAMPLES_PER_STEP:

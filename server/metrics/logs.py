@@ -71,9 +71,7 @@ def collect_logs(logs: "LogManager") -> Collected:
             uncleanable_bytes[log.log_directory] += _count_dirty_bytes(log, cleaner.offsets.get((topic, partition)))
             yield None
     yield Family(UNCLEANABLE, [(labels(logDirectory=path), count) for path, count in uncleanable.items()])
-    yield Family(
-        UNCLEANABLE_BYTES, [(labels(logDirectory=path), count) for path, count in uncleanable_bytes.items()]
-    )
+    yield Family(UNCLEANABLE_BYTES, [(labels(logDirectory=path), count) for path, count in uncleanable_bytes.items()])
     ended = list(cleaner.ended)
     before, after = sum(one.bytes_before for one in ended), sum(one.bytes_after for one in ended)
     yield Family(CLEAN_TIME, [("", round(max((one.duration_s for one in ended), default=0.0), 3))])

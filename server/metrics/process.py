@@ -52,6 +52,7 @@ METRICS: Final = (
     MAX_FDS,
 )
 
+
 class CollectionTimes:
     """The time of the garbage collections since `start`."""
 

@@ -1,7 +1,6 @@
 """Metrics of sessions, and of the quotas of clients."""
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from odradek.server.metrics.declaration import GAUGE, Collected, Family, Metric, Sample, gauge, labels
@@ -61,8 +60,8 @@ def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected
     resources = {PRODUCER_BYTE_RATE: "Produce", CONSUMER_BYTE_RATE: "Fetch", REQUEST_PERCENTAGE: "Request"}
     samples: dict[str, list[Sample]] = {key: [] for key in resources}
     throttled: list[Sample] = []
-    for key, meters in quotas.list_meters().items():
-        for number, (owner, meter) in enumerate(islice(meters, max_clients)):
+    for key in resources:
+        for number, (owner, meter) in enumerate(quotas.list_meters(key, max_clients)):
             if number % _METERS_PER_STEP == 0:
                 yield None
             name = _label(resources[key], owner)
@@ -71,9 +70,11 @@ def collect_quotas(quotas: "ClientQuotas | None", max_clients: int) -> Collected
     yield Family(BYTE_RATE, samples[PRODUCER_BYTE_RATE] + samples[CONSUMER_BYTE_RATE])
     yield Family(REQUEST_TIME, samples[REQUEST_PERCENTAGE])
     yield Family(THROTTLE_TIME, throttled)
-    yield None
-    mutations = islice(quotas.list_mutation_meters(), max_clients)
-    tokens = [(_label("ControllerMutation", owner), round(meter.measure(now_ms), 3)) for owner, meter in mutations]
+    tokens: list[Sample] = []
+    for number, (owner, bucket) in enumerate(quotas.list_mutation_meters(max_clients)):
+        if number % _METERS_PER_STEP == 0:
+            yield None
+        tokens.append((_label("ControllerMutation", owner), round(bucket.measure(now_ms), 3)))
     yield Family(TOKENS, tokens)
 
 

@@ -26,7 +26,7 @@ from odradek.server.metrics import (
 from odradek.server.metrics.clients import collect_clients
 from odradek.server.metrics.controller import collect_controller
 from odradek.server.metrics.coordinators import collect_groups, collect_transactions
-from odradek.server.metrics.declaration import Collected, Family, Metric
+from odradek.server.metrics.declaration import Family, Metric
 from odradek.server.metrics.followers import collect_followers
 from odradek.server.metrics.logs import collect_logs
 from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
@@ -97,6 +97,8 @@ class BrokerView:
 
         With `names` only collectors that may have one of them are called.
         """
+        if self.times is not None:
+            self.times.end_old_windows()
         collectors = self._list_collectors()
         if names:
             declared = {metric.name for one in collectors for metric in one.metrics}
@@ -115,12 +117,8 @@ class BrokerView:
             collectors += self._list_of_services(services)
         times, errors = self.times, self.errors
         if times is not None and errors is not None:
-
-            def collect_times() -> Collected:
-                times.end_old_windows()
-                return collect_requests(times, errors, () if services is None else services.apis.values())
-
-            collectors.append(_Collector(requests.METRICS, collect_times))
+            apis = () if services is None else services.apis.values()
+            collectors.append(_Collector(requests.METRICS, lambda: collect_requests(times, errors, apis)))
         return collectors
 
     def _list_of_services(self, services: "Services") -> list["_Collector"]:

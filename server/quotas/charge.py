@@ -119,18 +119,22 @@ class RequestCharge:
         if self.is_exempt:
             self._finish(0)
         if not self.is_settled:
-            throttle_ms = self._record_time()
+            time_ms, bytes_ms = self._record_time(), 0
             if self.produced_bytes and not has_failed:
-                throttle_ms = max(throttle_ms, self._record(self._limits.produce, self.produced_bytes))
-            if self._mutation is not None:
-                throttle_ms = max(throttle_ms, self._mutation.find_throttle_ms())
-            self._finish(throttle_ms)
+                bytes_ms = self._record(self._limits.produce, self.produced_bytes)
+            changes_ms = 0 if self._mutation is None else self._mutation.find_throttle_ms()
+            if changes_ms > time_ms:
+                # Such a request produces no bytes.
+                self._finish(changes_ms)
+            else:
+                self._finish_longest(time_ms, self._limits.produce, bytes_ms)
         return self.throttle_ms
 
     def settle_without_response(self) -> int:
         """Record a Produce request with acks=0, whose time does not count; return the throttle time in ms."""
         if not self.is_settled:
-            self._finish(self._record(self._limits.produce, self.produced_bytes))
+            produce = self._limits.produce
+            self._finish_longest(0, produce, self._record(produce, self.produced_bytes))
         return self.throttle_ms
 
     def settle_fetch(self, size_bytes: int) -> int:
@@ -140,12 +144,11 @@ class RequestCharge:
         """
         time_ms = self._record_time()
         bytes_ms = self._record(self._limits.fetch, size_bytes)
-        throttle_ms = max(time_ms, bytes_ms)
         meter = self._limits.fetch
-        if throttle_ms > 0 and meter is not None:
+        self._finish_longest(time_ms, meter, bytes_ms)
+        if self.throttle_ms > 0 and meter is not None:
             meter.add(-size_bytes, self._quotas.monotonic_ms())
-        self._finish(throttle_ms)
-        return throttle_ms
+        return self.throttle_ms
 
     def _record_time(self) -> int:
         """Record the time of the request. As in Kafka it delays the client for at most one sample."""
@@ -154,6 +157,13 @@ class RequestCharge:
 
     def _record(self, meter: RateMeter | None, value: float) -> int:
         return 0 if meter is None else meter.record(value, self._quotas.monotonic_ms())
+
+    def _finish_longest(self, time_ms: int, bytes_meter: RateMeter | None, bytes_ms: int) -> None:
+        """Apply the longer throttle time of two. As in Kafka it is recorded for the quota that it is of."""
+        meter, throttle_ms = (bytes_meter, bytes_ms) if bytes_ms > time_ms else (self._limits.request, time_ms)
+        if throttle_ms > 0 and meter is not None:
+            meter.record_throttling(throttle_ms, self._quotas.monotonic_ms())
+        self._finish(throttle_ms)
 
     def _finish(self, throttle_ms: int) -> None:
         self.is_settled = True

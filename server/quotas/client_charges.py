@@ -59,11 +59,7 @@ class ClientCharges:
 
     def _find_limits(self, client_id_bytes: bytes, principal: "Principal") -> "ClientLimits | None":
         quotas = self._quotas
-        if (
-            self._epoch != quotas.epoch
-            or client_id_bytes != self._client_id_bytes
-            or principal is not self._principal
-        ):
+        if self._epoch != quotas.epoch or client_id_bytes != self._client_id_bytes or principal is not self._principal:
             # An id that is no UTF-8 text closes the connection later.
             found = quotas.find(principal.name, client_id_bytes.decode(errors="replace"))
             self._limits = None if found.is_empty else found

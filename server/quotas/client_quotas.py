@@ -112,14 +112,14 @@ class ClientQuotas:
     def _on_removal(self) -> None:
         self.epoch += 1
 
-    def list_meters(self) -> dict[str, list[tuple[Owner, RateMeter]]]:
-        """Return the meters in use by the key of their quotas, except those of changes of topics."""
+    def list_meters(self, key: str, limit: int) -> list[tuple[Owner, RateMeter]]:
+        """Return up to `limit` meters in use of the quotas with a key, which is not that of changes of topics."""
         rates = {PRODUCER_BYTE_RATE: self._produce, CONSUMER_BYTE_RATE: self._fetch, REQUEST_PERCENTAGE: self._request}
-        return {key: meters.list_meters() for key, meters in rates.items()}
+        return rates[key].list_meters(limit)
 
-    def list_mutation_meters(self) -> list[tuple[Owner, BucketMeter]]:
-        """Return the meters in use of changes of topics."""
-        return self._mutation.list_meters()
+    def list_mutation_meters(self, limit: int) -> list[tuple[Owner, BucketMeter]]:
+        """Return up to `limit` meters in use of changes of topics."""
+        return self._mutation.list_meters(limit)
 
     def count_meters(self) -> int:
         """Return the number of meters."""

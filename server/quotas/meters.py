@@ -65,12 +65,13 @@ class RateMeter:
         """Add a value; return the time in ms for which the client is to be throttled."""
         self.add(value, time_ms)
         rate, window_ms = self._rate.measure(self.window, time_ms)
-        throttle_ms = find_throttle_ms(rate, self.bound, window_ms)
-        if throttle_ms:
-            if self.throttling is None:
-                self.throttling = Throttling(self.window)
-            self.throttling.record(throttle_ms, time_ms)
-        return throttle_ms
+        return find_throttle_ms(rate, self.bound, window_ms)
+
+    def record_throttling(self, throttle_ms: int, time_ms: int) -> None:
+        """Record that the client is throttled because of this quota."""
+        if self.throttling is None:
+            self.throttling = Throttling(self.window)
+        self.throttling.record(throttle_ms, time_ms)
 
     def measure(self, time_ms: int) -> float:
         """Return the rate per second."""
@@ -146,9 +147,9 @@ class Meters(Generic[M]):
     def __iter__(self) -> Iterator[Owner]:
         return iter(self._meters)
 
-    def list_meters(self) -> list[tuple[Owner, M]]:
-        """Return the meters in use, with their owners."""
-        return list(self._meters.items())
+    def list_meters(self, limit: int) -> list[tuple[Owner, M]]:
+        """Return up to `limit` meters in use, with their owners."""
+        return list(islice(self._meters.items(), limit))
 
     def find(self, user: str, client_id: str) -> M | None:
         """Return the meter of a client; None if it has no limit."""

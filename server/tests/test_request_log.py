@@ -12,6 +12,7 @@ from odradek.protocol.messages.metadata import MetadataRequest
 from odradek.replication.tests.test_config_admin import BROKER, DELETE, LOGGER, SET, resources
 from odradek.server.event_log.json_lines import JsonFormatter
 from odradek.server.event_log.request_log import (
+    MAX_COMPLETED_AT_ONCE,
     MAX_COMPLETED_PER_S,
     MAX_SLOW_PER_S,
     WAITING_APIS,
@@ -198,10 +199,21 @@ def test_all_requests_with_the_level_of_the_logger(setup, caplog):
             ("WARNING", "slow request api=Produce"),
             ("DEBUG", "completed request api=Fetch"),
         ]
-        for _ in range(MAX_COMPLETED_PER_S):
-            setup.record(*FAST)
+
+
+def test_the_lines_of_all_requests_are_bounded_in_each_portion_of_a_second(setup, caplog):
+    portions = 60
+    with caplog.at_level(logging.DEBUG, "odradek.request"):
+        for _ in range(portions):
+            for _ in range(MAX_COMPLETED_AT_ONCE + 1):
+                setup.record(*FAST)
+            setup.clock.advance(1 / portions)
+        lines = [message for message in caplog.messages if message.startswith("completed")]
+        assert len(lines) <= MAX_COMPLETED_PER_S
+        assert len(lines) >= MAX_COMPLETED_AT_ONCE * 48
         setup.clock.advance(1)
-        assert caplog.messages[-1].startswith("requests were not logged, because there were too many count=2 ")
+        omitted = portions * (MAX_COMPLETED_AT_ONCE + 1) - len(lines)
+        assert caplog.messages[-1].startswith(f"requests were not logged, because there were too many count={omitted} ")
 
 
 def test_the_level_is_changed_on_open_connections():

@@ -1,5 +1,6 @@
 """The HTTP server with clients that do not behave: connections, requests and scrapes are bounded."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from odradek.server.metrics.endpoint import (
     SCRAPE_TIMEOUT_S,
     make_factory,
 )
+from odradek.server.metrics.exposition import SAMPLES_PER_STEP
 from odradek.server.work.slices import Slices
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -52,7 +54,7 @@ class Server:
 
     def __init__(self):
         self.clock = Clock()
-        slices = Slices(self.clock, self.clock.seconds)
+        self.slices = slices = Slices(self.clock, self.clock.seconds)
         view: Any = SimpleNamespace(
             slices=slices,
             environment=SimpleNamespace(reactor=self.clock),
@@ -61,14 +63,19 @@ class Server:
         )
         self.factory = make_factory(view)
         self.factory.doStart()
+        self.others = 0
 
     def collect(self, names):
         self.names = names
         return [
             Family(GAUGE, (("", number) for number in range(SAMPLES))),
             None,
-            Family(OTHER, [('_sum{a="1"}', 1), ('_count{a="1"}', 2)]),
+            Family(OTHER, (sample for number in range(SAMPLES) for sample in self.make_others(number))),
         ]
+
+    def make_others(self, number):
+        self.others += 1
+        return [(f'_sum{{a="{number}"}}', 1), (f'_count{{a="{number}"}}', 2)]
 
     def connect(self, reads=True):
         protocol = self.factory.buildProtocol(None)
@@ -102,11 +109,27 @@ def test_a_request_for_some_names(server):
         answer = server.send(server.connect(), GET.replace(b" HTTP", query + b" HTTP"))
         return answer.count(b"\nodradek_test "), answer.count(b"\nodradek_other_")
 
-    assert ask(b"") == (SAMPLES, 2)
+    assert ask(b"") == (SAMPLES, 2 * SAMPLES)
     assert ask(b"?name[]=odradek_test") == (SAMPLES, 0)
-    assert ask(b"?name%5B%5D=odradek_other_count&name%5B%5D=unknown") == (0, 1)
+    assert ask(b"?name%5B%5D=odradek_other_count&name%5B%5D=unknown") == (0, SAMPLES)
     assert server.names == {"odradek_other_count", "unknown"}
     assert ask(b"?name[]=unknown") == (0, 0)
+
+
+def test_the_samples_of_one_family_are_selected_in_steps(server):
+    counts = [0]
+
+    def count(work):
+        for waited_for in work:
+            counts.append(server.others)
+            yield waited_for
+
+    run_later = server.slices.run_later
+    server.slices.run_later = lambda work: run_later(count(work))
+    answer = server.send(server.connect(), GET.replace(b" HTTP", b"?name[]=odradek_other_count HTTP"))
+    assert answer.count(b"# TYPE odradek_other ") == 1
+    assert counts[-1] == SAMPLES
+    assert max(after - before for before, after in pairwise(counts)) <= SAMPLES_PER_STEP
 
 
 def test_scrapes_that_are_not_read_end_after_a_time(server):

@@ -234,6 +234,22 @@ def test_the_longest_throttle_time_applies(setting):
     assert setting.run(20, PRODUCE) == (len(PRODUCE) - 4 - 10) * 1000
 
 
+def test_the_applied_throttle_time_is_recorded_for_the_quota_that_it_is_of(setting):
+    def read():
+        now_ms = int(setting.now_s * 1000)
+        limits = setting.quotas.find("ANONYMOUS", "test")
+        meters = limits.request, limits.produce
+        return [0 if one.throttling is None else one.throttling.measure(now_ms) for one in meters]
+
+    setting.put("clients/test", request_percentage=10, producer_byte_rate=10_000)
+    assert setting.run(50, PRODUCE) == 1000
+    assert read() == [1000, 0]
+    setting.now_s += 1000
+    setting.put("clients/test", request_percentage=10_000, producer_byte_rate=1)
+    throttle_ms = setting.run(0, PRODUCE)
+    assert read() == [0, throttle_ms]
+
+
 def test_a_failed_produce_counts_its_time_only(setting):
     setting.put("clients/test", producer_byte_rate=1)
     charge = setting.charge(PRODUCE)
