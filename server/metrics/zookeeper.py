@@ -1,6 +1,6 @@
 """Metrics of the session with ZooKeeper, by the names in Kafka 3.9; a broker with an embedded store has none."""
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from odradek.server.metrics.declaration import Collected, Family, histogram, histogram_families, meter
 
@@ -22,13 +22,8 @@ METRICS: Final = (CONNECTS, DISCONNECTS, EXPIRATIONS, *LATENCY)
 
 
 def find_zookeeper(store: "MetadataStore") -> "ZooKeeperStore | None":
-    """Return the store of a broker that uses ZooKeeper."""
-    if not store.is_shared:
-        return None
-    # Imported here because a single broker does not load kazoo.
-    from odradek.server.stores.zookeeper.store import ZooKeeperStore
-
-    return store if isinstance(store, ZooKeeperStore) else None
+    """Return the store of a broker that uses ZooKeeper, the only one that brokers share."""
+    return cast("ZooKeeperStore", store) if store.is_shared else None
 
 
 def collect_zookeeper(store: "ZooKeeperStore | None") -> Collected:

@@ -85,7 +85,7 @@ def test_brokers_may_be_paused_or_gone_at_the_end():
 
 def test_a_given_directory_keeps_the_data(tmp_path):
     with OdradekCluster(size=2, directory=tmp_path) as cluster:
-        assert live(cluster) == [1, 2]
+        until(lambda: live(cluster) == [1, 2], TIMEOUT_S)
     assert cluster.log_text().count("odradek stopped") == 2
     assert {path.name for path in tmp_path.iterdir()} == {"broker-1", "broker-2", "zookeeper"}
 

@@ -53,5 +53,5 @@ def test_missing_jars_and_java_are_reported_with_the_remedy(monkeypatch, tmp_pat
     with pytest.raises(ZooKeeperServerError, match="no java in JAVA_HOME; install Java 17"):
         zookeeper_server.find_java()
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ZooKeeperServerError, match=r"pip install odradek\[spark\]"):
+    with pytest.raises(ZooKeeperServerError, match=r"pip install 'odradek\[spark\]'"):
         zookeeper_server.find_class_path()
