@@ -79,6 +79,9 @@ class _PipelineReader:
         self._environment = environment
         self._file = file
         self._folder = folder
+        # Values as they are written, if they have variables: messages do not contain the value of a variable, which
+        # may be a password that is in the wrong place.
+        self._unexpanded: dict[Path, str] = {}
         # True if every source and transform was read, so that references to them can be checked.
         self.has_all_names = False
 
@@ -150,13 +153,15 @@ class _PipelineReader:
         if connector is not None and not isinstance(connector, str):
             self._add_problem((*path, "connector"), f"connector is {_describe_type(connector)}; write a string")
         elif kind == PYTHON:
-            self._add_problem((*path, "connector"), f"connector = {connector}: write python:module.name")
+            written = self._unexpanded.get((*path, "connector"), connector)
+            self._add_problem((*path, "connector"), f"connector = {written}: write python:module.name")
         elif connector is None:
             self._add_problem(path, f"key connector is missing: {', '.join(kinds)}")
         else:
             near = nearest(kind, kinds)
             hint = f", did you mean {near}?" if near else f"; the connectors are {', '.join(kinds)}"
-            self._add_problem((*path, "connector"), f"unknown connector {connector}{hint}")
+            written = self._unexpanded.get((*path, "connector"), connector)
+            self._add_problem((*path, "connector"), f"unknown connector {written}{hint}")
         # The connector is unknown, so a key is a mistake only if no connector has it.
         known = {key for one in kinds.values() for key in one.declared()}
         starts = tuple(prefix.start for one in kinds.values() for prefix in one.prefixes)
@@ -267,7 +272,12 @@ class _PipelineReader:
         try:
             prop.parse(text)
         except PropertyError as error:
-            printed = HIDDEN if prop.sensitive else text if len(text) <= 100 else f"{text[:100]}..."
+            written = text
+            if isinstance(value, list):
+                written = ",".join(self._unexpanded.get((*path, index), one) for index, one in enumerate(value))
+            elif isinstance(value, str):
+                written = self._unexpanded.get(path, value)
+            printed = HIDDEN if prop.sensitive else written if len(written) <= 100 else f"{written[:100]}..."
             self._add_problem(path, f"{prop.name} = {printed}: {error.allowed}")
             return None
         return text
@@ -287,7 +297,10 @@ class _PipelineReader:
             return [self._expand(below, (*path, index)) for index, below in enumerate(value)]
         if isinstance(value, str):
             try:
-                return expand(value, self._environment)
+                expanded = expand(value, self._environment)
+                if expanded != value:
+                    self._unexpanded[path] = value
+                return expanded
             except ExpansionError as error:
                 self._add_problem(path, f"{_join_key(path)}: {error}")
         return value

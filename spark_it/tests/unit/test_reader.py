@@ -244,6 +244,20 @@ def test_no_secret_is_shown():
     assert "connection.password is an array" in said and "geheim" not in said
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("tasks.max = '${SECRET}'", "tasks.max = ${SECRET}: "),
+        ("[source.orders]\nconnector = 'topic'\nstart.offsets = ['a:${SECRET}']", "start.offsets = a:${SECRET}: "),
+        ("[sink]\nconnector = '${SECRET}'", "unknown connector ${SECRET};"),
+        ("[sink]\nconnector = 'python:${SECRET}'", "connector = python:${SECRET}: "),
+    ],
+)
+def test_no_variable_is_shown(text, shown):
+    said = "\n".join(problems(text, environment={"SECRET": "ge-heim"}))
+    assert shown in said and "heim" not in said
+
+
 def test_a_place_has_no_secrets():
     keys = {"type": "rest", "uri": "http://x", "token": "a", "s3.secret-access-key": "b", "s3.access-key-id": "c"}
     sink = '[sink]\nconnector = "iceberg"\niceberg.tables = "a.b"\n'
