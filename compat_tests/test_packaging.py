@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odradek.server.cli import _make_parser
+from odradek.server.cli import make_parser
 from odradek.server.config import load_config
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def test_the_unit_starts_a_broker_that_can_write_its_data():
     [command] = unit["Service", "ExecStart"]
     program, *arguments = shlex.split(command)
     assert program == "/usr/local/bin/odradek"
-    options = _make_parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     assert options.file == f"/etc/{unit['Service', 'ConfigurationDirectory'][0]}/server.properties"
     config, _ = load_config(str(PACKAGING / "server.properties"), [], kafka_opts="")
     [state] = unit["Service", "StateDirectory"]

@@ -33,7 +33,8 @@ class _Parser(argparse.ArgumentParser):
         _fail(f"{message}{f'; did you mean {similar}?' if similar else ''} (see {self.prog} --help)")
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of `odradek start`."""
     parser = _Parser(prog="odradek", description="A Kafka broker in Python.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     start = commands.add_parser(
@@ -56,7 +57,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run `odradek start`; return the exit code, or raise SystemExit with it."""
-    options = _make_parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     return _start(options.file, options.override, options.log_level)
 
 

@@ -77,7 +77,8 @@ def _reset_target(text: str) -> reset.ResetTarget:
         raise argparse.ArgumentTypeError(f"{text} is not {expected}") from None
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of `odradek pipeline`."""
     parser = _Parser(prog=PROGRAM, description="Pipelines on Spark, each declared in a file.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -127,7 +128,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code, or raise SystemExit with it."""
-    options = _make_parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     try:
         return int(options.run(options))
     except PipelineError as error:

@@ -243,7 +243,7 @@ def test_the_example_of_the_page_is_a_pipeline(tmp_path, monkeypatch):
 def test_neither_spark_nor_the_broker_is_imported():
     code = (
         "import sys; from odradek.spark_it import cli; from odradek.spark_it.validation import report; "
-        "cli._make_parser(); "
+        "cli.make_parser(); "
         "print([m for m in sys.modules if m.split('.')[0] in ('pyspark', 'pandas', 'twisted', 'confluent_kafka')])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
