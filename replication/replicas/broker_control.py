@@ -355,13 +355,23 @@ class BrokerControl:
             self._events.post(EventKind.REPLICAS, "remove deleted topics", lambda: self._remove_deleted(deleted))
 
     async def _remove_deleted(self, topics: Iterable[TopicMetadata]) -> None:
-        """Remove topics from the cache, except those that the controller has sent again meanwhile."""
+        """Remove topics from the cache, except those that the controller has sent again meanwhile.
+
+        Replicas of them here were removed before: the controller deletes a topic after its replicas.
+        """
         cache = self._metadata
+        has_stopped = False
         async for topic in in_slices(topics, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
             if cache.topics.get(topic.name) is topic:
                 cache.remove_topic(topic.name)
                 self._configs.drop_topic(topic.name)
+                assigned = self._assignments.topics.get(topic.name)
+                if assigned is not None and assigned.topic_id == topic.topic_id:
+                    has_stopped |= self._take_roles(assigned, range(len(assigned.partitions)))
         cache.publish()
+        if has_stopped:
+            self._assignments.publish()
+            await self._replicas.applied()
 
     async def _stop_removed(self, update: UpdateMetadataRequestUpdateMetadataTopicState) -> bool:
         """Stop replicas that were removed from this broker while it was not live; return whether there are any.
@@ -370,22 +380,36 @@ class BrokerControl:
         role, and a leader would answer clients. Their logs are kept.
         """
         topic = self._assignments.topics.get(update.topic_name)
-        if topic is None or topic.topic_id != update.topic_id:
+        if topic is None:
             return False
-        stopped = {}
+        if topic.topic_id != update.topic_id:
+            # The name belongs to another topic now, so the replicas here were removed before the deletion of theirs.
+            is_deleted = ZERO_UUID not in (topic.topic_id, update.topic_id)
+            return is_deleted and self._take_roles(topic, range(len(topic.partitions)))
+        removed = []
         async for state in in_slices(update.partition_states, _PARTITIONS_PER_PAUSE, self._events.executor.pause):
             index, me = state.partition_index, self._broker_id
             before = topic.partitions[index] if index < len(topic.partitions) else _UNASSIGNED
             is_removed = me in before.replicas and bool(state.replicas) and me not in state.replicas
-            if is_removed and before.leader != NO_LEADER and before.leader_epoch < state.leader_epoch:
-                stopped[index] = before._replace(leader=NO_LEADER)
+            # The deletion of a topic has no leader epoch.
+            is_later = before.leader_epoch < state.leader_epoch or state.leader == LEADER_DURING_DELETE
+            if is_removed and is_later:
+                removed.append(index)
+        return self._take_roles(topic, removed)
+
+    def _take_roles(self, topic: TopicMetadata, indexes: Iterable[int]) -> bool:
+        """Take the roles from replicas that were removed, and keep their logs; return whether there are any."""
+        known = topic.partitions
+        stopped = {
+            index: known[index]._replace(leader=NO_LEADER) for index in indexes if known[index].leader != NO_LEADER
+        }
         if stopped:
             logger.warning(
                 "stopped replicas that were removed while this broker was not registered topic=%s partitions=%s",
                 topic.name,
                 sorted(stopped),
             )
-            self._assignments.put_topic(topic._replace(partitions=_merge(topic.partitions, stopped)))
+            self._assignments.put_topic(topic._replace(partitions=_merge(known, stopped)))
         return bool(stopped)
 
     def _update_brokers(self, live: Iterable[UpdateMetadataRequestUpdateMetadataBroker]) -> None:

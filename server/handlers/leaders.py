@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from odradek.protocol.types import ZERO_UUID
+from odradek.replication.metadata.image import NO_LEADER
 
 if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
@@ -24,7 +25,7 @@ def find_leader(
 ) -> LeaderNode | None:
     """Return the leader of a partition, given by topic name or id; None if it has none with this listener.
 
-    The leaders of a broker's own replicas change before the metadata image changes.
+    The leaders of a broker's own replicas change before the metadata image changes. A stopped replica has none.
     """
     if topic_id != ZERO_UUID:
         replica = replicas.partitions_by_id.get((topic_id, index))
@@ -32,7 +33,7 @@ def find_leader(
         topic = "" if found is None else found.name
     else:
         replica = replicas.partitions.get((topic, index))
-    partition = replica or metadata.partition(topic, index)
+    partition = metadata.partition(topic, index) if replica is None or replica.leader == NO_LEADER else replica
     if partition is None:
         return None
     broker = metadata.brokers.get(partition.leader)
