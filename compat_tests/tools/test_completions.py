@@ -43,7 +43,7 @@ def test_configurations(complete, odradek, topic):
     assert complete("config alter", "topic", topic, "--delete", "ret") == []
     odradek("config", "alter", "topic", topic, "--set", "retention.ms=777")
     assert complete("config alter", "topic", topic, "--delete", "ret") == ["retention.ms"]
-    for name in ("default", str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])):
+    for name in ("default", str(odradek("cluster", "describe", "--json").json["brokers"][0]["broker"])):
         found = complete("config alter", "broker", name, "--set", "log.cleaner.t")
         assert found == ["log.cleaner.threads="]
     assert complete("config alter", "topic", f"{topic}-missing", "--set", "r") == []

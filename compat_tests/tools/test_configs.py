@@ -54,7 +54,7 @@ def test_configurations_of_a_topic(odradek, tool, topic):
 
 
 def test_configurations_of_brokers(odradek, tool):
-    node = str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])
+    node = str(odradek("cluster", "describe", "--json").json["brokers"][0]["broker"])
     everything = describe(odradek, "broker", node, "--all")
     by_tool = describe_by_tool(tool, "brokers", node, "--all")
     assert set(everything) == set(by_tool)
@@ -64,7 +64,7 @@ def test_configurations_of_brokers(odradek, tool):
 
 @pytest.mark.parametrize("is_default", [True, False])
 def test_a_dynamic_configuration_of_brokers(odradek, tool, is_default):
-    node = str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])
+    node = str(odradek("cluster", "describe", "--json").json["brokers"][0]["broker"])
     name, source = ("default", "all brokers") if is_default else (node, "broker")
     odradek("config", "alter", "broker", name, "--set", "log.cleaner.threads=2")
 
@@ -83,7 +83,7 @@ def test_a_dynamic_configuration_of_brokers(odradek, tool, is_default):
 
 
 def test_levels_of_loggers(odradek, tool):
-    node = str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])
+    node = str(odradek("cluster", "describe", "--json").json["brokers"][0]["broker"])
     loggers = values(odradek, "broker-logger", node, "--all")
     assert set(loggers) <= set(describe_by_tool(tool, "broker-loggers", node))
     before = describe(odradek, "broker-logger", node)
@@ -99,7 +99,7 @@ def test_levels_of_loggers(odradek, tool):
 def test_a_logger_with_several_names(odradek, backend):
     if backend == "kafka":
         pytest.skip("Apache Kafka's loggers have one name")
-    node = str(odradek("cluster", "status", "--json").json["brokers"][0]["id"])
+    node = str(odradek("cluster", "describe", "--json").json["brokers"][0]["broker"])
     rows = describe(odradek, "broker-logger", node, "--all")
     assert "kafka.log.LogCleaner" not in rows
     assert rows["log.compaction"]["aliases"] == [
@@ -114,7 +114,7 @@ def test_a_logger_with_several_names(odradek, backend):
 def test_a_name_that_no_broker_has(odradek):
     alter = ["config", "alter", "broker", "default"]
     done = odradek(*alter, "--set", "log.cleaner.thread=2")
-    node = odradek("cluster", "status", "--json").json["brokers"][0]["id"]
+    node = odradek("cluster", "describe", "--json").json["brokers"][0]["broker"]
     assert done.err.startswith(
         f"odradek: broker {node} has no configuration log.cleaner.thread; did you mean log.cleaner.threads"
     )
