@@ -133,7 +133,9 @@ def all_metrics(odradek: OdradekBroker) -> Iterator[None]:
     at = ("--bootstrap-server", odradek.bootstrap_servers)
     of_loggers = ("--entity-type", "broker-loggers", "--entity-name", "1")
     # A logger exists when its module was imported, some time after the start.
-    until(lambda: LOGGER in tools.run(tools.CONFIGS, *at, *of_loggers, "--describe").stdout)
+    wait_until(
+        lambda: LOGGER in tools.run(tools.CONFIGS, *at, *of_loggers, "--describe", "--all").stdout, limits.CONDITION_S
+    )
     tools.run(tools.CONFIGS, *at, *of_loggers, "--alter", "--add-config", f"{LOGGER}=DEBUG")
     tools.run(tools.CLIENT_METRICS, *at, "--alter", "--name", "all", "--metrics", "*", "--interval", "200")
     yield
