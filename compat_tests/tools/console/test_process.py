@@ -6,9 +6,20 @@ import subprocess
 import sys
 from urllib.request import urlopen
 
+import pytest
+
 from compat_tests import limits
 
 
+@pytest.fixture
+def interruptible():
+    """A shell lets its background jobs, which tests may be, ignore SIGINT, and their children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_the_process_serves_until_it_is_interrupted(broker):
     command = [sys.executable, "-m", "odradek", "console", "--listen", "127.0.0.1:0"]
     command += ["--bootstrap-server", broker.bootstrap_servers]
