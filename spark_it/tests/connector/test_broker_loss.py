@@ -128,7 +128,7 @@ def test_a_pipeline_while_a_broker_is_killed(cluster, topics, unique, tmp_path):
 
     def process(count):
         made = [b"%08d" % number for number in range(len(expected), len(expected) + count)]
-        topics.produce(source, ((None, value) for value in made))
+        topics.produce(source, ((None, value) for value in made), enable_idempotence=True)
         expected.extend(made)
         pipeline.wait_until(lambda: len(values(cluster.bootstrap_servers, target)) >= len(expected))
 
