@@ -120,8 +120,10 @@ def test_refusals_of_the_broker(odradek, topic, unique):
     assert "INVALID_TOPIC_EXCEPTION" in odradek("topic", "create", "a/b", code=1).err
     assert "INVALID_PARTITIONS" in odradek("topic", "alter", topic, "-p", "1", code=1).err
     assert "INVALID_CONFIG" in odradek("topic", "create", f"{unique}-x", "--config", "retention.ms=soon", code=1).err
-    missing = odradek("topic", "alter", topic, "--config", "retention.mss=1", code=1).err
-    assert missing.startswith(f"odradek: topic {topic}: INVALID_CONFIG") and "did you mean retention.ms" in missing
+    missing = odradek("topic", "alter", topic, "--config", "retention.mss=1", code=1)
+    assert missing.err.startswith(
+        f"odradek: topic {topic} has no configuration retention.mss; did you mean retention.ms"
+    )
 
 
 def test_a_configuration_that_topics_have_not(odradek, unique):

@@ -150,17 +150,16 @@ class _PipelineReader:
         kind = _get_kind(connector) if isinstance(connector, str) else ""
         if kind in kinds and (kind != PYTHON or is_python_name(str(connector))):
             return self._read_settings(kinds[kind], table, path, kinds=kinds)
+        written = self._unexpanded.get((*path, "connector"), connector)
         if connector is not None and not isinstance(connector, str):
             self._add_problem((*path, "connector"), f"connector is {_describe_type(connector)}; write a string")
         elif kind == PYTHON:
-            written = self._unexpanded.get((*path, "connector"), connector)
             self._add_problem((*path, "connector"), f"connector = {written}: write python:module.name")
         elif connector is None:
             self._add_problem(path, f"key connector is missing: {', '.join(kinds)}")
         else:
             near = nearest(kind, kinds)
             hint = f", did you mean {near}?" if near else f"; the connectors are {', '.join(kinds)}"
-            written = self._unexpanded.get((*path, "connector"), connector)
             self._add_problem((*path, "connector"), f"unknown connector {written}{hint}")
         # The connector is unknown, so a key is a mistake only if no connector has it.
         known = {key for one in kinds.values() for key in one.declared()}

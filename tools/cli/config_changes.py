@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from odradek.protocol.errors import ErrorCode
 from odradek.tools.cli.output import Table
 from odradek.tools.cli.session import CommandError, Outcome, Session, make_outcome
-from odradek.tools.kafka.cluster import RequestError
 from odradek.tools.kafka.config_changes import APPEND, DELETE, SET, SUBTRACT, Operation, send_config_changes
 from odradek.tools.kafka.configs import BROKER, ConfigValue, Resource, fetch_configs, is_for_one_broker, lists_all_names
 from odradek.tools.kafka.similar_names import find_similar, format_suggestion
@@ -14,7 +12,6 @@ from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 _PREVIEW_KEYS: Final = ("resource", "name", "before", "after")
 _DEFAULT: Final = "(default)"
 _HIDDEN: Final = "[hidden]"
-"""Begins the names of configurations of one listener, which a broker describes only while they are set."""
 _SECRET_ENDINGS: Final = ("password", "secret", ".key", "jaas.config")
 """Ends of the names of secrets, which a cluster marks as sensitive only if they have a value."""
 
@@ -55,33 +52,19 @@ def change_configs(
     before = fetch_configs(session.cluster, resources)
     if (BROKER, "") in resources:
         _warn_of_unknown(session, [*changed, *deleted, *(appended or ()), *(subtracted or ())])
+    # Before the change, because a misspelt name ends the command.
+    rows = [row for resource in resources for row in preview(resource, before[resource], operations)]
     outcomes = []
     for group in _group(resources):
         for name, code, message in send_config_changes(
             session.cluster, group, operations, is_dry_run=session.is_dry_run
         ):
-            outcome = make_outcome(name or "(all)", code, message)
-            outcomes.append(_explain_unknown(outcome, (kind, name), before[kind, name], operations))
+            outcomes.append(make_outcome(name or "(all)", code, message))
     refused = {outcome.name for outcome in outcomes if outcome.error}
-    changed_resources = [resource for resource in resources if (resource[1] or "(all)") not in refused]
-    if changed_resources:
-        rows = [row for resource in changed_resources for row in preview(resource, before[resource], operations)]
-        session.preview(Table(_PREVIEW_KEYS, rows))
+    accepted = [row for row in rows if row[0] not in refused]
+    if accepted:
+        session.preview(Table(_PREVIEW_KEYS, accepted))
     return outcomes
-
-
-def _explain_unknown(
-    outcome: Outcome, resource: Resource, values: Sequence[ConfigValue], operations: Sequence[Operation]
-) -> Outcome:
-    """Return a result with the nearest names of a configuration that the resource has not."""
-    error = outcome.error
-    if error is not None and error.code == ErrorCode.INVALID_CONFIG.name:
-        known = {value.name for value in values}
-        for name, *_ in operations:
-            if name not in known and lists_all_names(resource, name) and (similar := find_similar(name, known)):
-                message = f"{error}{format_suggestion(similar)}"
-                return Outcome(outcome.name, RequestError(error.code, message, similar))
-    return outcome
 
 
 def _warn_of_unknown(session: Session, names: Sequence[str]) -> None:
