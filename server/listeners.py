@@ -56,7 +56,7 @@ _HINTS: Final[Mapping[int, str]] = {
     errno.EADDRNOTAVAIL: "no network interface of this machine has the address: ",
     errno.EACCES: "ports below 1024 need root or the capability CAP_NET_BIND_SERVICE: ",
 }
-"""What to do about the failures to listen that configurations cause."""
+"""Remedies for the failures to listen that configurations cause."""
 
 
 def open_port(

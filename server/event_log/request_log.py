@@ -26,7 +26,7 @@ MAX_COMPLETED_PER_S: Final = 500
 """Lines of other requests in a second."""
 
 MAX_COMPLETED_AT_ONCE: Final = 10
-"""Lines of other requests in each 20 ms: each takes some 0.1 ms, in which the broker serves nobody."""
+"""Lines of other requests in each 20 ms: each takes some 0.1 ms of the reactor thread."""
 
 WAITING_APIS: Final = frozenset({"Fetch", "JoinGroup", "ShareFetch", "SyncGroup"})
 """APIs whose clients ask for a wait, for records or for the other members of a group. The wait does not count."""

@@ -120,7 +120,7 @@ class RequestTimes:
     """The stage times of all requests of a broker.
 
     by_code: of all APIs and versions that were used, by `ApiTimes.code`
-    unkept: of requests whose times nobody reads
+    discarded: of requests whose times are not kept
     others: histograms of other durations with the same windows
     is_served: returns whether an API key and version are served, because clients may send any
     iteration_end: of the reactor; requests are counted after the responses of the iteration
@@ -136,13 +136,13 @@ class RequestTimes:
         "_iteration_end",
         "_window_end_s",
         "by_code",
+        "discarded",
         "is_served",
         "logged_s",
         "on_logged",
         "others",
         "refill_s",
         "rest",
-        "unkept",
     )  # fmt: skip
 
     def __init__(
@@ -154,7 +154,7 @@ class RequestTimes:
         self._ended: list[EndedRequest] = []
         self._is_last = False
         self.by_code: dict[bytes, ApiTimes] = {}
-        self.unkept = ApiTimes(b"")
+        self.discarded = ApiTimes(b"")
         self.others: list[Histogram] = []
         self.is_served = is_served
         self.rest: float = MEASURED
@@ -171,10 +171,10 @@ class RequestTimes:
         """Return the times of an API and version.
 
         Those of a version that is not served, which may be any number, and of a malformed frame without a version are
-        not kept: they are `unkept`, without a code.
+        not kept: they are `discarded`, without a code.
         """
         if len(code) < CODE_BYTES or not self.is_served(int.from_bytes(code, "big")):
-            return self.unkept
+            return self.discarded
         if is_follower and code[1] == FETCH_KEY:
             code += FOLLOWER
         found = self.by_code.get(code)
@@ -275,7 +275,7 @@ class ConnectionTimes:
         self._appended: deque[BegunRequest | None] = deque()
         # API key and version of the last request, and their times.
         self._last_code = b""
-        self._last = times.unkept
+        self._last = times.discarded
         self.context = context
         self.transport = transport
         self.is_released = False

@@ -23,22 +23,12 @@ from odradek.server.metrics import (
     traffic,
     zookeeper,
 )
-from odradek.server.metrics.clients import collect_clients
-from odradek.server.metrics.controller import collect_controller
-from odradek.server.metrics.coordinators import collect_groups, collect_transactions
 from odradek.server.metrics.declaration import Family, Metric
-from odradek.server.metrics.followers import collect_followers
-from odradek.server.metrics.logs import collect_logs
-from odradek.server.metrics.network import ReactorLoad, ReactorState, collect_network
-from odradek.server.metrics.partitions import LATE_MS, collect_partitions
-from odradek.server.metrics.process import CollectionTimes, collect_process
-from odradek.server.metrics.readers import collect_readers
+from odradek.server.metrics.network import ReactorLoad, ReactorState
+from odradek.server.metrics.partitions import LATE_MS
+from odradek.server.metrics.process import CollectionTimes
 from odradek.server.metrics.readiness import find_unready
-from odradek.server.metrics.requests import collect_requests
-from odradek.server.metrics.security import collect_quotas, collect_security
-from odradek.server.metrics.sockets import SocketRates, collect_sockets
-from odradek.server.metrics.traffic import collect_traffic
-from odradek.server.metrics.zookeeper import collect_zookeeper, find_zookeeper
+from odradek.server.metrics.sockets import SocketRates
 from odradek.server.network.reactor import read_load
 
 if TYPE_CHECKING:
@@ -111,14 +101,14 @@ class BrokerView:
         return chain.from_iterable(one.collect() for one in collectors)
 
     def _list_collectors(self) -> list["_Collector"]:
-        collectors = [_Collector(process.METRICS, lambda: collect_process(self.state, self.collections))]
+        collectors = [_Collector(process.METRICS, lambda: process.collect_process(self.state, self.collections))]
         services = self.services
         if services is not None:
             collectors += self._list_of_services(services)
         times, errors = self.times, self.errors
         if times is not None and errors is not None:
             apis = () if services is None else services.apis.values()
-            collectors.append(_Collector(requests.METRICS, lambda: collect_requests(times, errors, apis)))
+            collectors.append(_Collector(requests.METRICS, lambda: requests.collect_requests(times, errors, apis)))
         return collectors
 
     def _list_of_services(self, services: "Services") -> list["_Collector"]:
@@ -127,35 +117,41 @@ class BrokerView:
         connections, counts = self.listeners.connections, self.listeners.authentication_counts
         replicas, known_readers = services.replicas, services.readers
         collectors = [
-            _Collector(controller.METRICS, lambda: collect_controller(services.controller)),
-            _Collector(zookeeper.METRICS, lambda: collect_zookeeper(find_zookeeper(services.controller.store))),
-            _Collector(logs.METRICS, lambda: collect_logs(services.logs)),
+            _Collector(controller.METRICS, lambda: controller.collect_controller(services.controller)),
+            _Collector(
+                zookeeper.METRICS,
+                lambda: zookeeper.collect_zookeeper(zookeeper.find_zookeeper(services.controller.store)),
+            ),
+            _Collector(logs.METRICS, lambda: logs.collect_logs(services.logs)),
             _Collector(
                 network.METRICS,
-                lambda: collect_network(names, connections, services.fetch_sessions, self._read_reactor()),
+                lambda: network.collect_network(names, connections, services.fetch_sessions, self._read_reactor()),
             ),
             _Collector(
                 sockets.METRICS,
-                lambda: collect_sockets(
+                lambda: sockets.collect_sockets(
                     self.listeners.socket_counts, counts, self._rates, self.environment.monotonic()
                 ),
             ),
             _Collector(
                 security.METRICS,
-                lambda: chain(collect_security(counts), collect_quotas(services.quotas.active, limit)),
+                lambda: chain(
+                    security.collect_security(counts), security.collect_quotas(services.quotas.active, limit)
+                ),
             ),
             _Collector(
                 coordinators.METRICS,
                 lambda: chain(
-                    collect_groups(services.groups_in_use), collect_transactions(services.transactions_in_use)
+                    coordinators.collect_groups(services.groups_in_use),
+                    coordinators.collect_transactions(services.transactions_in_use),
                 ),
             ),
-            _Collector(clients.METRICS, lambda: collect_clients(services.telemetry_in_use), has_others=True),
-            _Collector(traffic.METRICS, lambda: collect_traffic(replicas.traffic, limit)),
-            _Collector(followers.METRICS, lambda: collect_followers(replicas.fetchers.list_fetched(), limit)),
+            _Collector(clients.METRICS, lambda: clients.collect_clients(services.telemetry_in_use), has_others=True),
+            _Collector(traffic.METRICS, lambda: traffic.collect_traffic(replicas.traffic, limit)),
+            _Collector(followers.METRICS, lambda: followers.collect_followers(replicas.fetchers.list_fetched(), limit)),
             _Collector(
                 partitions.METRICS,
-                lambda: collect_partitions(
+                lambda: partitions.collect_partitions(
                     replicas,
                     services.metadata,
                     limit,
@@ -164,7 +160,7 @@ class BrokerView:
             ),
         ]
         if known_readers is not None:
-            collectors.append(_Collector(readers.METRICS, lambda: collect_readers(known_readers)))
+            collectors.append(_Collector(readers.METRICS, lambda: readers.collect_readers(known_readers)))
         return collectors
 
     def _read_reactor(self) -> ReactorState:

@@ -36,7 +36,8 @@ def logs_by_partition(brokers: Iterable["BrokerProcess"]) -> dict[Partition, dic
 def are_replicated(world: "World") -> bool:
     """Return whether consumers can read all records in the logs of all brokers.
 
-    A broker keeps the log of a replica that was removed while it was not registered: nobody copies its last records.
+    A broker keeps the log of a replica that was removed while it was not registered. No follower copies its last
+    records.
     """
     return all(
         replica.log is None

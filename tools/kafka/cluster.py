@@ -19,7 +19,7 @@ from odradek.protocol.messages.metadata import (
 )
 from odradek.protocol.schema import Message, Struct
 from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError
-from odradek.tools.kafka.problems import Problem
+from odradek.tools.kafka.problems import report_problem
 from odradek.tools.kafka.profile import Connection, make_security
 from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
@@ -241,9 +241,7 @@ class Cluster:
             try:
                 response = self._retry(send, _NO_COORDINATOR, lambda: None)
             except NoResponseError as error:
-                if problems is None:
-                    raise
-                problems.append(Problem(f"groups of broker {broker}", error))
+                report_problem(error, f"groups of broker {broker}", problems)
                 continue
             yield broker, response
 

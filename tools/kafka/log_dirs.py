@@ -10,7 +10,7 @@ from odradek.protocol.messages.describe_log_dirs import (
 )
 from odradek.tools.kafka.cluster import Cluster, check, name_error
 from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.problems import Problem
+from odradek.tools.kafka.problems import report_problem
 from odradek.tools.kafka.wire_client import WireClient
 
 
@@ -64,9 +64,7 @@ def fetch_log_dirs(
         try:
             response = cluster.ask_broker(broker, request, DescribeLogDirsResponse)
         except NoResponseError as error:
-            if problems is None:
-                raise
-            problems.append(Problem(f"log directories of broker {broker}", error))
+            report_problem(error, f"log directories of broker {broker}", problems)
             continue
         found += _make_log_dirs(broker, response)
     return found

@@ -13,7 +13,7 @@ from odradek.protocol.messages.list_offsets import (
 )
 from odradek.tools.kafka.cluster import Cluster, RequestError, make_error
 from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.problems import Problem
+from odradek.tools.kafka.problems import report_problem
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -106,7 +106,7 @@ def fetch_offsets(
         try:
             response = cluster.ask_broker(leader, request, ListOffsetsResponse)
         except (NoResponseError, RequestError) as error:
-            _report(error, f"offsets of the partitions that broker {leader} leads", problems)
+            report_problem(error, f"offsets of the partitions that broker {leader} leads", problems)
             continue
         for each in response.topics:
             for partition in each.partitions:
@@ -116,16 +116,10 @@ def fetch_offsets(
                     continue
                 if partition.error_code:
                     name = f"{each.name}-{partition.partition_index}"
-                    _report(make_error(partition.error_code, None, name), "", problems)
+                    report_problem(make_error(partition.error_code, None, name), "", problems)
                     continue
                 found[each.name, partition.partition_index] = FoundOffset(partition.offset, partition.timestamp)
     return found
-
-
-def _report(error: NoResponseError | RequestError, subject: str, problems: list[str] | None) -> None:
-    if problems is None:
-        raise error
-    problems.append(Problem(subject, error))
 
 
 def fetch_log_ranges(

@@ -16,3 +16,10 @@ class Problem(str):
         made = super().__new__(cls, f"{subject}: {error}" if subject else str(error))
         made.error = error
         return made
+
+
+def report_problem(error: Exception, subject: str, problems: list[str] | None) -> None:
+    """Add an error to the problems of a result, or raise it if there is no list of them."""
+    if problems is None:
+        raise error
+    problems.append(Problem(subject, error))

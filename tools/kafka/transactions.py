@@ -13,7 +13,7 @@ from odradek.protocol.messages.list_transactions import ListTransactionsRequest,
 from odradek.tools.kafka.cluster import Cluster, check, make_error
 from odradek.tools.kafka.connection_errors import NoResponseError, UnsupportedRequestError
 from odradek.tools.kafka.offsets import TopicPartition, group_by_leader
-from odradek.tools.kafka.problems import Problem
+from odradek.tools.kafka.problems import report_problem
 
 TRANSACTION_KEY: Final = 1
 """The type of the coordinators of transactions, in FindCoordinator."""
@@ -84,9 +84,7 @@ def list_known_transactions(
         except UnsupportedRequestError:
             raise
         except NoResponseError as error:
-            if problems is None:
-                raise
-            problems.append(Problem(f"transactions of broker {broker}", error))
+            report_problem(error, f"transactions of broker {broker}", problems)
             continue
         check(response.error_code, None, f"transactions of broker {broker}")
         if response.unknown_state_filters:

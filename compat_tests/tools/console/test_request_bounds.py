@@ -26,7 +26,7 @@ MOST_VARIATION_BYTES = 50
 
 
 class Load(NamedTuple):
-    """What a page requests: requests by name, and the bytes of requests and responses without all topics' metadata."""
+    """Requests of a page by name, and the bytes of requests and responses without all topics' metadata."""
 
     requests: Counter[str]
     size_bytes: int
