@@ -6,7 +6,7 @@ replicated. A result without records may depend on the record of another request
 of that record, and its responses are sent when that record is replicated. A failed append changes no state. If only a
 part of the records was appended, the state is discarded and loaded again. If leadership ends, the state is discarded,
 and requests whose records wait for replication get an error. A shard is loaded in small steps (`loading`); until it is
-loaded and its records are replicated, requests get COORDINATOR_LOAD_IN_PROGRESS.
+loaded and its records are replicated, requests wait (`wait_for_load`) or get COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 import logging
@@ -28,10 +28,12 @@ from odradek.log.background.tasks import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import RECORD_BATCH_OVERHEAD, Codec, build_plain_batch, recompress
 from odradek.server.coordinators.context import CoordinatorContext, PendingReply, R, S, is_replicated
+from odradek.server.coordinators.load_waits import LoadWaits
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, compute_retry_pause_s, is_transient
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
 from odradek.server.work.clock import Clock
 from odradek.server.work.slices import SLICE_S, SMALL_REQUEST_STEPS, Slices
+from odradek.server.work.waits import Wait
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
@@ -83,6 +85,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._monotonic_ms = monotonic_ms
         self._partition_count = partition_count
         self._contexts: dict[int, CoordinatorContext[S]] = {}
+        self._loads: dict[int, LoadWaits] = {}
+        """The requests that wait for the load of a shard, by partition."""
         self._absent = self._make_absent()
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
@@ -139,6 +143,23 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self._carry_out(context, decide(context.shard, token, now_ms))
         return token.outcome()
 
+    def wait_for_load(self, key: str) -> Wait[None] | None:
+        """Return a Deferred of the end of the load of the shard of a group or transactional id; None if it is over.
+
+        It fires at the latest when a write would time out: the request then gets COORDINATOR_LOAD_IN_PROGRESS. It is
+        for requests that clients do not repeat at all, or not for as long as a change of the leader may take.
+        """
+        if not self._loads:
+            return None
+        index = self.index_of(key)
+        load = self._loads.get(index)
+        return None if load is None else load.add(lambda: f"coordinator {self.topic}-{index}: its load")
+
+    def _end_load(self, index: int) -> None:
+        load = self._loads.pop(index, None)
+        if load is not None:
+            load.end()
+
     def _describe_wait(self, index: int) -> str:
         """Describe the wait of a request that has no response yet."""
         context = self._contexts.get(index)
@@ -180,6 +201,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """Load a shard; after its second unexpected failure with a pause, because it probably fails again."""
         context = CoordinatorContext(partition, self._make_shard(partition), self._on_replicated, failures)
         self._contexts[partition.index] = context
+        self._loads[partition.index] = LoadWaits(
+            self._reactor, self._completions, self._write_timeout_ms, report_failure
+        )
         partition.watchers[context] = None
         if failures > 1:
             context.alarm = self._reactor.callLater(compute_retry_pause_s(failures - 1), self._retry_load, context)
@@ -195,6 +219,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         context.partition.watchers.pop(context, None)
         if context.alarm is not None:
             context.alarm.cancel()
+        self._end_load(index)
         # First the shard's requests: a write that fails must not begin a rebalance of a group that is discarded.
         self._discard_shard(context).addCallback(lambda _: self._slices.run(self._fail_writes(context))).addErrback(
             report_failure
@@ -252,6 +277,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
                 context.load_failures = 0
                 self._carry_out(context, result)
                 self._on_loaded(context)
+                self._end_load(context.partition.index)
                 if not any(other.coordinator_state is CoordinatorState.LOADING for other in self.shards()):
                     logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._contexts))
 
@@ -289,6 +315,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             return
         context.load_failures += 1
         self._discard_shard(context)
+        self._end_load(context.partition.index)
         name = f"{self.topic}-{context.partition.index}"
         if is_transient(error):
             pause_s = compute_retry_pause_s(context.load_failures)

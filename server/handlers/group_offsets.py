@@ -4,7 +4,7 @@ Topics are given by name up to version 9 and by id from 10 on; OffsetFetch is fo
 OffsetDelete (KIP-496) is refused for topics that a live group subscribes to.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,7 +35,7 @@ from odradek.protocol.messages.offset_fetch import (
 from odradek.protocol.schema import rows
 from odradek.protocol.types import ZERO_UUID
 from odradek.server.security.authorization.operations import ResourceType
-from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
+from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Slices, Work
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.request import Reply, RequestContext
-    from odradek.server.security.authorization.operations import ResourceType
-from odradek.server.work.slices import Slices
 
 
 class OffsetServices(Protocol):
@@ -53,7 +51,7 @@ class OffsetServices(Protocol):
 
     metadata: "ClusterMetadata"
     now_ms: Callable[[], int]
-    slices: "Slices"
+    slices: Slices
 
     @property
     def groups(self) -> "GroupCoordinatorRuntime": ...
@@ -99,8 +97,12 @@ def offset_commit(
 ) -> "Reply[OffsetCommitResponse]":
     """Commit offsets of existing topics in the group's shard; if no topic exists, the shard is not called.
 
+    The request waits for the load of the shard, because librdkafka repeats a commit only twice within half a second.
     The records of a large commit are made in slices. Decision, append and replay are one step.
     """
+    load = services.groups.wait_for_load(request.group_id)
+    if load is not None:
+        return load.addCallback(lambda _: offset_commit(services, context, request))
     requested = request.topics
     remaining, refused = split_commit(
         request, context.api_version, TopicLookup(services.metadata), _find_filter(context)
@@ -144,7 +146,7 @@ def offset_fetch(
 
 def _fetch_groups(
     services: OffsetServices, context: "RequestContext", request: OffsetFetchRequest
-) -> Generator[None, None, OffsetFetchResponse]:
+) -> Work[OffsetFetchResponse]:
     version = context.api_version
     groups = []
     for group in fetch_groups(request, version):
@@ -154,11 +156,15 @@ def _fetch_groups(
 
 def _fetch_group(
     services: OffsetServices, context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
-) -> Generator[None, None, OffsetFetchResponseGroup]:
+) -> Work[OffsetFetchResponseGroup]:
     """Fetch a few partitions in each step; all offsets are as of the first step.
 
-    A group whose shard resigns meanwhile gets the error.
+    First the load of the shard is awaited, because librdkafka does not repeat the request of an application. A group
+    whose shard resigns meanwhile gets the error.
     """
+    load = services.groups.wait_for_load(group.group_id)
+    if load is not None:
+        yield load
     topics, may_describe = TopicLookup(services.metadata), _find_filter(context)
     shard = services.groups.shard(services.groups.index_of(group.group_id))
     is_all = group.topics is None
@@ -190,7 +196,7 @@ def _fetch_group(
             _append_topics(response.topics, fetched.topics)
         if response.error_code:
             break
-        yield
+        yield None
     assert response is not None
     return response
 

@@ -14,7 +14,7 @@ from odradek.protocol.messages.end_txn import EndTxnRequest
 from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
 from odradek.protocol.records import build_plain_batch
 from odradek.replication.metadata.image import PartitionMetadata
-from odradek.server.tests.test_coordinator_writes import OFFSETS, STATE, World
+from odradek.server.tests.test_coordinator_writes import OFFSETS, STATE, World, commit_code, fetched_offset
 
 ME, OTHER = 1, 2
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
@@ -70,11 +70,6 @@ def member():
 def code(answers):
     (answer,) = answers
     return ErrorCode(answer.error_code)
-
-
-def commit_code(answers):
-    (answer,) = answers
-    return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
 def offset_record(offset):
@@ -161,18 +156,22 @@ def test_a_broker_that_leads_again_loads_what_the_other_leader_wrote(member):
     assert member.fetch() == 7
 
 
-def test_requests_get_load_in_progress_until_the_shard_is_loaded(member):
+def test_requests_wait_until_the_shard_is_loaded_or_get_load_in_progress(member):
     member.commit(1)
     member.follow()
     member.give(OTHER, 6)
     member.inform()
     member.give(ME, 7)
     member.groups.lead_only([member.offsets])
-    assert member.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert commit_code(member.commit(2)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert code(member.join(instance_id="i")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    fetching, committing = member.begin_fetch(), member.commit(2)
+    assert (fetching, committing) == ([], [])
     member.clock.advance(0)
     member.clock.advance(0)
-    assert member.fetch() == 1
+    assert fetched_offset(fetching) == member.fetch() == 1
+    member.follow()
+    assert commit_code(committing) is ErrorCode.NONE
+    assert member.fetch() == 2
 
 
 def test_a_new_leader_serves_no_offset_before_its_log_is_replicated(member):
@@ -184,12 +183,14 @@ def test_a_new_leader_serves_no_offset_before_its_log_is_replicated(member):
     member.give(OTHER, 6)
     member.give(ME, 7)
     member.inform()
+    fetching = member.begin_fetch("h")
     for _ in range(3):
         member.clock.advance(1)
-        assert member.fetch_error("h") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert fetching == []
         assert code(member.join(instance_id="i")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     member.follow()
-    assert member.fetch("h") == 2
+    member.clock.advance(0)
+    assert fetched_offset(fetching) == member.fetch("h") == 2
     assert member.heartbeat(member_id, 1) == 0
 
 

@@ -199,22 +199,20 @@ class World:
         )
         self.follow()
 
-    def fetch(self, group="g", *, require_stable=False):
-        """The committed offset, or the error code."""
+    def begin_fetch(self, group="g", *, require_stable=False):
         topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])], require_stable=require_stable
         )
-        [answer] = self.ask(group_offsets.offset_fetch, request, 9)
-        item = answer.groups[0].topics[0].partitions[0]
-        return ErrorCode(item.error_code) if item.error_code else item.committed_offset
+        return self.ask(group_offsets.offset_fetch, request, 9)
+
+    def fetch(self, group="g", *, require_stable=False):
+        """The committed offset, or the error code."""
+        return fetched_offset(self.begin_fetch(group, require_stable=require_stable))
 
     def fetch_error(self, group="g"):
         """The error of OffsetFetch for a group."""
-        [answer] = self.ask(
-            group_offsets.offset_fetch, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group)]), 9
-        )
-        return ErrorCode(answer.groups[0].error_code)
+        return fetch_code(self.begin_fetch(group))
 
     def stored(self, group="g"):
         """The replicated offset of the topic's name, with any topic id; -1 for none."""
@@ -272,6 +270,25 @@ class World:
     def leave(self, member_id):
         identity = LeaveGroupRequestMemberIdentity(member_id=member_id)
         return self.ask(groups.leave_group, LeaveGroupRequest(group_id="g", members=[identity]), 5)
+
+
+def fetched_offset(answers):
+    """The committed offset in the response of OffsetFetch, or the error code."""
+    [answer] = answers
+    item = answer.groups[0].topics[0].partitions[0]
+    return ErrorCode(item.error_code) if item.error_code else item.committed_offset
+
+
+def commit_code(answers):
+    """The error of the partition in the response of OffsetCommit."""
+    [answer] = answers
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def fetch_code(answers):
+    """The error of a group in the response of OffsetFetch."""
+    [answer] = answers
+    return ErrorCode(answer.groups[0].error_code)
 
 
 @pytest.fixture
@@ -374,9 +391,51 @@ def test_a_commit_that_is_loaded_before_it_is_replicated_is_awaited(world):
     world.groups.lead(world.offsets)
     world.clock.advance(0)
     world.clock.advance(0)
-    assert world.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    fetching = world.begin_fetch()
+    assert fetching == []
     world.follow()
-    assert world.fetch() == 2
+    world.clock.advance(0)
+    assert fetched_offset(fetching) == world.fetch() == 2
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_requests_for_offsets_wait_for_a_load_as_long_as_for_a_write(impatient, has_end):
+    """librdkafka repeats a commit only twice, soon, and does not repeat OffsetFetch of an application."""
+    impatient.commit(1)
+    impatient.follow()
+    impatient.commit(2)
+    impatient.groups.resign(0)
+    impatient.groups.lead(impatient.offsets)
+    impatient.clock.advance(0)
+    impatient.clock.advance(0)
+    committing, fetching = impatient.commit(3), impatient.begin_fetch()
+    impatient.clock.advance(TIMEOUT_MS / 1000 - 0.1)
+    assert (committing, fetching) == ([], [])
+    if has_end:
+        impatient.follow()
+        impatient.clock.advance(0)
+        impatient.follow()
+        assert commit_code(committing) is ErrorCode.NONE
+        assert fetched_offset(fetching) == impatient.fetch() == 3
+        return
+    impatient.clock.advance(0.1)
+    assert commit_code(committing) is fetch_code(fetching) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert commit_code(impatient.commit(3)) is impatient.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    impatient.follow()
+    assert impatient.fetch() == 2
+
+
+def test_requests_for_offsets_get_not_coordinator_if_the_leadership_ends_during_the_load(world):
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    committing, fetching = world.commit(3), world.begin_fetch()
+    assert (committing, fetching) == ([], [])
+    world.groups.resign(0)
+    world.clock.advance(0)
+    assert commit_code(committing) is fetch_code(fetching) is ErrorCode.NOT_COORDINATOR
 
 
 def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_awaited(world):
@@ -393,9 +452,11 @@ def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_awaited(wor
     world.groups.lead(world.offsets)
     world.clock.advance(0)
     world.clock.advance(0)
-    assert world.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    fetching = world.begin_fetch(), world.begin_fetch(require_stable=True)
+    assert fetching == ([], [])
     world.follow()
-    assert (world.fetch(), world.fetch(require_stable=True)) == (5, 5)
+    world.clock.advance(0)
+    assert [fetched_offset(answers) for answers in fetching] == [5, 5]
 
 
 # -- writes that take too long -----------------------------------------------------------------------------------------
