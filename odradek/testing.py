@@ -108,6 +108,11 @@ class OdradekBroker(ManagedProcess):
         return "" if self._process is None else self._process.log.metrics_url
 
     @property
+    def live_brokers(self) -> frozenset[int]:
+        """Ids of the live brokers in the metadata of a member of a cluster; empty before it has any."""
+        return frozenset() if self._process is None else self._process.log.live_brokers
+
+    @property
     def pid(self) -> int:
         """Process id of the running broker."""
         if self._process is None:

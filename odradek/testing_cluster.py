@@ -26,7 +26,7 @@ from odradek.broker_log import ID_IN_USE
 from odradek.managed_process import ManagedProcess
 from odradek.server.cluster_tools.local_directory import replication_properties
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
-from odradek.testing import BrokerFailedError, OdradekBroker
+from odradek.testing import START_TIMEOUT_S, BrokerFailedError, OdradekBroker
 
 CLUSTER_PROPERTIES: Final[Mapping[str, str]] = {
     **replication_properties(3),
@@ -41,6 +41,7 @@ cluster of three brokers; `OdradekCluster` replaces them for another size."""
 
 DEFAULT_SESSION_TIMEOUT_MS: Final = 3000
 _RETRY_S: Final = 0.2
+_POLL_S: Final = 0.01
 
 
 class OdradekCluster(ManagedProcess):
@@ -102,13 +103,28 @@ class OdradekCluster(ManagedProcess):
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
 
     def start(self) -> Self:
-        """Start ZooKeeper, then all brokers at the same time; return when they accept connections."""
+        """Start ZooKeeper, then all brokers at the same time.
+
+        Return when each accepts connections and has all of them in its metadata, so that replicas can be assigned.
+        """
         if self._is_temporary:
             atexit.register(self._close_at_exit, os.getpid())
         if self.zookeeper is not None:
             self.zookeeper.start()
         self._each(self.start_broker)
+        self._await_metadata()
         return self
+
+    def _await_metadata(self) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for broker_id, broker in self.brokers.items():
+            while not broker.live_brokers >= self.brokers.keys():
+                if time.monotonic() > deadline or not broker.is_running:
+                    raise BrokerFailedError(
+                        f"broker {broker_id} has only brokers {sorted(broker.live_brokers)} in its metadata, of "
+                        f"{sorted(self.brokers)}; see {broker.directory / 'broker.log'}"
+                    )
+                time.sleep(_POLL_S)
 
     def add_broker(self, broker_id: int) -> OdradekBroker:
         """Start a further broker."""

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -55,14 +55,21 @@ _Event = _Started | _Ended | _RetryDue | _StopRequested
 class BrokerProcess:
     """A broker process and the thread that copies its log lines.
 
+    members: ids of the brokers that the broker has in its metadata when it is reported as started
     address: `host:port` of the first listener; empty before the broker has started
     has_id_in_use: set if the broker was refused because its earlier session has not expired
     """
 
     def __init__(
-        self, broker: LocalBroker, overrides: Sequence[str], log_level: str, write: Callable[[str, bytes], None]
+        self,
+        broker: LocalBroker,
+        members: Collection[int],
+        overrides: Sequence[str],
+        log_level: str,
+        write: Callable[[str, bytes], None],
     ) -> None:
         self.id = broker.id
+        self._members = frozenset(members)
         self.file = broker.file
         self.address = ""
         self.has_id_in_use = False
@@ -108,7 +115,7 @@ class BrokerProcess:
         events.put(_Ended(self, process.wait()))
 
     def _look_for_start(self, line: bytes, log: BrokerLog, events: "SimpleQueue[_Event]") -> None:
-        if log.addresses:
+        if log.addresses and log.live_brokers >= self._members:
             self.address = log.addresses[0]
             events.put(_Started(self))
         elif _ID_IN_USE in line:
@@ -128,7 +135,8 @@ class LocalCluster:
     ) -> None:
         self._directory = directory
         self._connect = brokers[0].zookeeper_connect
-        self._brokers = [BrokerProcess(broker, overrides, log_level, self._write_line) for broker in brokers]
+        members = [broker.id for broker in brokers]
+        self._brokers = [BrokerProcess(broker, members, overrides, log_level, self._write_line) for broker in brokers]
         self._zookeeper: ZooKeeperServer | None = None
         if (port := directory.own_zookeeper_port(brokers[0])) is not None:
             self._zookeeper = ZooKeeperServer(directory.zookeeper_path, port=port, tick_ms=_TICK_MS)

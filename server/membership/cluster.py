@@ -67,6 +67,7 @@ from odradek.server.membership.clients import ClientMetadata
 from odradek.server.membership.controlled_shutdown import ControlledShutdown
 from odradek.server.membership.embedded import lay_out_store
 from odradek.server.membership.interface import OpenedStore, StoredTopics
+from odradek.server.membership.live_brokers import LiveBrokersLog
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 from odradek.server.services import Services
 from odradek.server.store_location import open_zookeeper_store
@@ -389,6 +390,7 @@ class ClusterMembership:
         )
         for image in (self._controller.image, self._metadata):
             image.listeners.append(self._watch_peers)
+        LiveBrokersLog(self._metadata).follow()
         self.first_metadata.expect(has_topics=bool(self._stored_ids))
         await self._controller.start(registration)
         await self._controller.finish_deletions()

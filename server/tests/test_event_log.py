@@ -231,6 +231,21 @@ def test_only_the_lines_below_the_level_of_a_broker_are_hidden(line):
     assert all(BrokerLog("info").selects(line.format(level).encode()) for level in ("DEBUG", "INFO"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"2025-03-01T12:00:00.123Z INFO server.membership.live_brokers live brokers ids=1,12\n",
+        b'{"time": "T", "level": "INFO", "logger": "m", "message": "live brokers", "ids": "1,12"}\n',
+    ],
+)
+def test_the_line_of_the_live_brokers_is_found(line):
+    log = BrokerLog("error")
+    log.selects(b'2025-03-01T12:00:00.123Z WARNING request slow request client_id="live brokers ids=7"\n')
+    assert log.live_brokers == frozenset()
+    log.selects(line)
+    assert log.live_brokers == {1, 12}
+
+
 def test_the_page_lists_the_names_of_kafkas_loggers():
     page = (ROOT / "docs" / "logging.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w.]+)` \| (`.*`) \|", page, re.MULTILINE)

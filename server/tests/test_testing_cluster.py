@@ -21,12 +21,16 @@ def cluster():
         yield cluster
 
 
+def list_brokers(port):
+    with Wire(port) as wire:
+        return sorted(broker.node_id for broker in wire.metadata().brokers)
+
+
 def live(cluster):
     """Ids of the brokers in the metadata of any broker that answers."""
-    for address in cluster.bootstrap_servers.split(","):
+    for broker in cluster.brokers.values():
         try:
-            with Wire(int(address.rpartition(":")[2])) as wire:
-                return sorted(broker.node_id for broker in wire.metadata().brokers)
+            return list_brokers(broker.port)
         except OSError:
             continue
     return []
@@ -84,8 +88,8 @@ def test_brokers_may_be_paused_or_gone_at_the_end():
 
 
 def test_a_given_directory_keeps_the_data(tmp_path):
-    with OdradekCluster(size=2, directory=tmp_path) as cluster:
-        until(lambda: live(cluster) == [1, 2], TIMEOUT_S)
+    with OdradekCluster({"log.format": "json"}, size=2, directory=tmp_path) as cluster:
+        assert [list_brokers(broker.port) for broker in cluster.brokers.values()] == [[1, 2], [1, 2]]
     assert cluster.log_text().count("odradek stopped") == 2
     assert {path.name for path in tmp_path.iterdir()} == {"broker-1", "broker-2", "zookeeper"}
 
