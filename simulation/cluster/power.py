@@ -163,6 +163,9 @@ def _find_disagreement(world: "World") -> str:
         for topic in process.broker.services.metadata.topics.values():
             if topic.topic_id not in topic_ids:
                 return f"{process.name} has the deleted topic {topic.name} in its metadata"
+        for local in process.broker.services.replicas:
+            if local.is_leader and local.topic_id not in topic_ids:
+                return f"{process.name} leads a partition of a deleted topic: {local!r}"
     for partition, stored in partitions.items():
         state = stored.state
         for number, process in enumerate(world.brokers, 1):

@@ -233,6 +233,15 @@ def test_a_broker_that_leads_by_mistake_is_reported(cluster):
     assert find_incomplete(cluster.world).startswith(f"{follower.name} leads ('t', 0) in epoch 0")
 
 
+def test_a_broker_that_leads_a_partition_of_a_deleted_topic_is_reported(cluster):
+    follower = next(process for process in cluster.world.brokers if process is not cluster.leader)
+    replica = follower.broker.services.replicas.get("t", 0)
+    replica.topic_id = bytes(15) + b"1"
+    assert find_incomplete(cluster.world) == ""
+    replica.is_leader = True
+    assert find_incomplete(cluster.world) .startswith(f"{follower.name} leads a partition of a deleted topic")
+
+
 def test_a_broker_whose_metadata_still_has_a_deleted_topic_is_reported(cluster):
     metadata = cluster.world.brokers[2].broker.services.metadata
     assert find_incomplete(cluster.world) == ""
