@@ -529,7 +529,7 @@ CLIENTS = 3
 
 
 def assert_near_quota(rate: float) -> None:
-    """Check that clients use their quota, and no more. On an idle machine their rate is within 10 % of it."""
+    """Check that clients use their quota, and no more than it and the burst permit."""
     assert RATE / 2 < rate < 1.1 * RATE
 
 
@@ -544,17 +544,17 @@ class Load:
         self._bytes[number] += size
 
     def measure(self, run: Callable[["Load", int], None], window_s: int, measured_s: int) -> float:
-        """Run clients; return their rate together after the burst that the window permits.
+        """Run clients; return their rate together, from the start and with the burst that the window permits.
 
-        Kafka's rates repeat the burst whenever it leaves the window: measure multiples of the window.
+        The quota limits the bytes of any time to those of this time and a window. A busy machine can move a burst into
+        a shorter time, in which the rate is higher.
         """
         threads = [threading.Thread(target=run, args=(self, number)) for number in range(CLIENTS)]
+        began_s = time.monotonic()
         for thread in threads:
             thread.start()
-        time.sleep(window_s + 1)
-        before, began_s = sum(self._bytes), time.monotonic()
         time.sleep(measured_s)
-        rate = (sum(self._bytes) - before) / (time.monotonic() - began_s)
+        rate = sum(self._bytes) / (time.monotonic() - began_s + window_s)
         self.stopping.set()
         for thread in threads:
             thread.join()
@@ -588,7 +588,7 @@ def test_producers_share_the_rate_of_their_quota(start_broker: Callable[..., Any
         producer.purge()
         producer.flush(1)
 
-    assert_near_quota(Load().measure(produce, WINDOW, 3 * WINDOW))
+    assert_near_quota(Load().measure(produce, WINDOW, 4 * WINDOW))
 
 
 @pytest.mark.timeout(180)
@@ -614,5 +614,4 @@ def test_consumers_share_the_rate_of_their_quota(start_broker: Callable[..., Any
                 load.add(number, len(message.value() or b""))
         consumer.close()
 
-    # Two windows: a busy machine moves the burst.
     assert_near_quota(Load().measure(consume, 11, 22))
