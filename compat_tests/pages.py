@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def read_page(name: str) -> str:
 def read_blocks(name: str) -> list[str]:
     """Return the blocks of shell commands in a page."""
     return re.findall(r"```sh\n(.*?)```", read_page(name), re.DOTALL)
+
+
+def read_examples(name: str) -> list[str]:
+    """Return the indented blocks in a page."""
+    return [textwrap.dedent(block) for block in re.findall(r"(?<=\n\n)(?:    .*\n)+", read_page(name))]
 
 
 class PageShell:

@@ -1,14 +1,20 @@
-"""The commands of docs/security.md, run as written, in one directory; only the port is replaced."""
+"""The commands of the pages on security, run as written; only the port is replaced."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from compat_tests.pages import PageShell, read_blocks
+from compat_tests.pages import PageShell, read_blocks, read_examples
 from odradek.server.cluster_tools.zookeeper_server import find_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+START = """rm -f broker.log
+{} > broker.log 2>&1 & echo $! > broker.pid
+until grep -s 'odradek started' broker.log || ! kill -0 $(cat broker.pid); do sleep 0.1; done
+"""
+STOP = "kill $(cat broker.pid); while kill -0 $(cat broker.pid) 2> /dev/null; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -17,6 +23,16 @@ def shell(tmp_path: Path) -> Iterator[PageShell]:
     shell = PageShell(tmp_path, {":9093": f":{port}"}, log_pattern="broker.log")
     yield shell
     shell.kill("broker.pid")
+
+
+def find_commands(name: str) -> list[str]:
+    """Return the examples of a page that are commands."""
+    return [example for example in read_examples(name) if example.startswith(("odradek ", "kcat "))]
+
+
+def start(shell: PageShell, example: str) -> None:
+    """Run an example whose last command starts a broker, until the broker has started."""
+    assert "odradek started" in shell.run(START.format(example.rstrip()))
 
 
 def test_the_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
@@ -43,3 +59,46 @@ def test_the_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
     # The watchdog reports a machine that is too busy.
     warnings = [line for line in log.splitlines() if "WARN" in line and "server.network.watchdog" not in line]
     assert "-secret" not in log and not warnings, log
+
+
+def test_the_examples_of_encryption_and_of_certificates_of_clients(shell: PageShell) -> None:
+    first, client, with_authority, client_with_certificate, _ = find_commands("tls.md")
+    start(shell, first)
+    assert " 1 brokers:" in shell.run(client)
+    shell.run(STOP)
+    start(shell, with_authority)
+    assert " 1 brokers:" in shell.run(client_with_certificate)
+
+
+def test_the_examples_of_users_with_passwords(shell: PageShell) -> None:
+    """Also the last example of the page on TLS, whose client is the user of this one, and delegation tokens."""
+    first, users, tokens, _ = find_commands("authentication.md")
+    certificates, create, start_broker = first.split("\n", 2)
+    shell.run(certificates)
+    shell.run(f"echo alice-secret | {create}")
+    start(shell, f"{start_broker.rstrip()} --override delegation.token.secret.key=token-secret")
+
+    properties = read_examples("tls.md")[-1].replace("...", "alice-secret")
+    for name in ("alice", "client"):
+        (shell.directory / f"{name}.properties").write_text(properties)
+    assert "controller        broker 1" in shell.run(find_commands("tls.md")[-1])
+    create_token, list_tokens = tokens.splitlines()
+    assert "owner       User:alice" in shell.run(create_token)
+    assert "User:scheduler" in shell.run(list_tokens)
+
+    (shell.directory / "bob.password").write_text("bob-secret\n")
+    selection = "--bootstrap-server localhost:9093 --command-config alice.properties"
+    create_user, list_users, alter, delete = users.splitlines()
+    shell.run(f"{create_user} {selection}")
+    assert "bob" in shell.run(f"{list_users} {selection}")
+    shell.run(f"echo new-secret | {alter} {selection}")
+    shell.run(f"{delete} {selection} --yes")
+    assert "bob" not in shell.run(f"{list_users} {selection}")
+
+
+def test_the_examples_of_access_control_lists(shell: PageShell) -> None:
+    properties, changes, test, *_ = read_examples("authorization.md")
+    (shell.directory / "server.properties").write_text(f"{properties}log.dirs=data\n")
+    assert "User:alice" in shell.run(changes)
+    command, denied = test.removeprefix("$ ").splitlines()
+    assert shell.run(f"{command} || test $? = 1").strip() == denied
