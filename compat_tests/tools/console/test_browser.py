@@ -54,7 +54,8 @@ def test_the_console_is_usable_by_keyboard(browser, console, topic):
 def test_a_change_after_a_login(browser, start_console, broker, odradek, topic):
     console = start_console(broker.bootstrap_servers, allows_changes=True, password="secret")
     browser.open(f"{console.url}/topics/{topic}/config")
-    assert browser.run("document.activeElement.name") == "password"
+    # The browser sets the focus after the load.
+    wait_until(lambda: browser.run("document.activeElement.name") == "password")
     browser.submit("document.activeElement.value = 'secret'; document.activeElement.form.requestSubmit()")
     assert browser.run("location.pathname") == f"/topics/{topic}/config"
     browser.submit("document.getElementById('value.retention.ms').value = '1234'; document.forms[1].requestSubmit()")
