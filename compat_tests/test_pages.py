@@ -1,4 +1,5 @@
-"""Pages of docs/: links of all of them, quoted messages, and the commands of first steps, tasks and backups."""
+"""Pages of docs/: links of all of them, quoted messages, and the commands of first steps, tasks, backups, upgrades and
+troubleshooting."""
 
 import json
 import re
@@ -14,7 +15,7 @@ import pytest
 
 import odradek
 from compat_tests.clients.common import wait_until
-from compat_tests.pages import PageShell, read_blocks, read_page
+from compat_tests.pages import PageShell, read_blocks, read_examples, read_page
 from odradek.server.cluster_tools.zookeeper_server import find_ports
 from odradek.tools.cli.main import main
 
@@ -103,8 +104,8 @@ def shell(tmp_path: Path, monkeypatch) -> Iterator[PageShell]:
 
 @pytest.mark.process
 @pytest.mark.timeout(300)
-def test_first_steps_then_tasks_then_a_backup(shell, capsys):
-    """One broker for three pages: each continues where the one before has ended."""
+def test_first_steps_then_tasks_then_a_backup_then_an_upgrade(shell, capsys):
+    """One broker for the pages: each continues where the one before has ended."""
     steps = read_blocks("first-steps.md")
     output = [shell.run(block) for block in steps]
     by_block = dict(zip(steps, output, strict=True))
@@ -142,6 +143,17 @@ def test_first_steps_then_tasks_then_a_backup(shell, capsys):
     records = [json.loads(line) for line in shell.run("odradek record consume orders-restored --json").splitlines()]
     assert sorted(record["value"] for record in records)[:3] == ["1 pear", "2 plums", "3 apples"]
     assert len(records) == 13
+
+    shell.run("mv backup first-backup")
+    _, upgrade, features = (block for block in read_examples("upgrade.md") if "odradek" in block)
+    shell.run(upgrade.replace("/opt/odradek-new/bin/", ""))
+    wait_until(lambda: "odradek started" in (shell.directory / "broker.log").read_text())
+    assert "0 errors, 0 warnings" in shell.run(verify)
+    assert "transaction.version" in shell.run(features)
+    # The doctor and grep have other exit codes if there is a problem, such as a small disk, or no line.
+    checks = shell.run(f"set +e\n{read_examples('troubleshooting.md')[0]}\ntrue")
+    assert "advertised" in checks
+    assert re.search(r"^billing +Empty ", checks, re.MULTILINE)
 
 
 @pytest.mark.process
