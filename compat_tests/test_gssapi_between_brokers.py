@@ -220,7 +220,7 @@ def test_a_mixed_cluster(realm: Realm, tmp_path: Path) -> None:
 
 def test_a_cluster_with_a_key_that_is_not_valid(realm: Realm) -> None:
     properties = broker_properties(realm.stale_keytab, f"kafka/stale@{REALM}")
-    with OdradekCluster(properties, size=2) as cluster:
+    with OdradekCluster(properties, size=2, awaits_all=False) as cluster:
         message = f"cannot log in as kafka/stale@{REALM}"
         wait_until(lambda: message in cluster.log_text(), what="the failure")
         wait_until(lambda: "failures=8" in cluster.log_text(), what="retries", timeout_s=60)

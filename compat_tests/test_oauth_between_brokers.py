@@ -133,8 +133,8 @@ def replicate(issuer: Issuer, cluster: OdradekCluster, topic: str) -> None:
     assert len(partition.replicas) == 2
 
 
-def size_two(properties: Mapping[str, str]) -> OdradekCluster:
-    return OdradekCluster({**properties, "min.insync.replicas": "2"}, size=2)
+def size_two(properties: Mapping[str, str], *, awaits_all: bool = True) -> OdradekCluster:
+    return OdradekCluster({**properties, "min.insync.replicas": "2"}, size=2, awaits_all=awaits_all)
 
 
 def client_properties(issuer: Issuer, secret: str) -> str:
@@ -219,7 +219,7 @@ def test_a_wrong_key_is_reported_once_and_can_be_replaced(issuer: Issuer, tmp_pa
     write_key(key, "other")
     retriever = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
     properties = {**assertion_properties(issuer, key), "sasl.oauthbearer.jwt.retriever.class": retriever}
-    with size_two(properties) as cluster:
+    with size_two(properties, awaits_all=False) as cluster:
         wait_until(lambda: issuer.refused >= 4, what="retries", timeout_s=60)
         lines = [line for line in cluster.log_text().splitlines() if "cannot obtain a token" in line]
         assert len(lines) == 2
@@ -243,7 +243,7 @@ def test_tokens_are_renewed_and_sessions_too(issuer: Issuer) -> None:
 
 
 def test_a_wrong_secret_is_reported_once(issuer: Issuer) -> None:
-    with size_two(broker_properties(issuer, "wrong-secret")) as cluster:
+    with size_two(broker_properties(issuer, "wrong-secret"), awaits_all=False) as cluster:
         wait_until(lambda: issuer.refused >= 4, what="retries", timeout_s=60)
         lines = [line for line in cluster.log_text().splitlines() if "cannot obtain a token" in line]
         assert len(lines) == 2
@@ -257,7 +257,7 @@ def test_a_token_in_a_file_is_read_again(issuer: Issuer, tmp_path: Path) -> None
     file = tmp_path / "token"
     file.write_text(issuer.issue(lifetime_s=-1) + "\n")
     properties = {**broker_properties(issuer), "sasl.oauthbearer.token.endpoint.url": file.as_uri()}
-    with size_two(properties) as cluster:
+    with size_two(properties, awaits_all=False) as cluster:
         failure = "the token has expired already"
         wait_until(lambda: cluster.log_text().count(failure) >= 2, what="failures", timeout_s=60)
         new = tmp_path / "new"

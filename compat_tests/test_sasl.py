@@ -362,11 +362,12 @@ def test_a_mixed_cluster_shares_users(tmp_path: Path) -> None:
             }
 
         def can_log_in(user: str, number: int) -> bool:
+            """Log in; return False if the user or the metadata is not at the broker yet."""
+            admin = AdminClient(configuration(user, f"127.0.0.1:{cluster.port(number)}"))
             try:
-                AdminClient(configuration(user, f"127.0.0.1:{cluster.port(number)}")).list_topics(timeout=3)
+                return len(admin.list_topics(timeout=3).brokers) == len(numbers)
             except KafkaException:
                 return False
-            return True
 
         def is_added(user: str) -> bool:
             """Add a user; return False if the client does not have the new controller yet."""
@@ -384,6 +385,7 @@ def test_a_mixed_cluster_shares_users(tmp_path: Path) -> None:
             return all(can_log_in(user, number) for number in numbers)
 
         values = [b"%d" % number for number in range(500)]
+        wait_until(partial(can_all_log_in, USER), what="the metadata of the brokers")
         assert round_trip(configuration(USER), "t", values, acks="all") == values
         # The controller changes users.
         for user, controllers in (("of-kafka", (3,)), ("of-odradek", (1, 2))):

@@ -8,7 +8,7 @@ ID_IN_USE = "is in use by another broker"
 
 _STARTED = re.compile(rb'odradek started(?: address=|", "address": ")([^\s"]+)')
 _METRICS = re.compile(rb'metrics(?: address=|", "address": ")(http://[^\s"/]+)/metrics')
-_LIVE_BROKERS = re.compile(rb'(?:^\S+ INFO \S+ live brokers ids=|"message": "live brokers", "ids": ")([\d,]+)')
+_LIVE_BROKERS = re.compile(rb'(?:^\S+ INFO \S+ live brokers ids=|"message": "live brokers", "ids": ")([\d,]*)')
 _LEVEL = re.compile(rb'(?:\S+|\{"time": "\S+", "level":) "?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b')
 
 
@@ -42,7 +42,7 @@ class BrokerLog:
         if not self.addresses and (match := _METRICS.search(line)):
             self.metrics_url = match[1].decode()
         if match := _LIVE_BROKERS.search(line):
-            self.live_brokers = frozenset(map(int, match[1].split(b",")))
+            self.live_brokers = frozenset(map(int, filter(None, match[1].split(b","))))
         if not self.addresses and (match := _STARTED.search(line)):
             self.addresses = tuple(match[1].decode("utf-8", "replace").split(","))
         return self._is_selected

@@ -52,6 +52,8 @@ class OdradekCluster(ManagedProcess):
     zookeeper_connect: address of an existing ZooKeeper; None starts one
     zookeeper_servers: size of the ensemble that is started
     session_timeout_ms: zookeeper.session.timeout.ms, after which a broker that hangs is removed from the cluster
+    awaits_all: `start` returns when each broker has all brokers in its metadata, so that replicas can be assigned; else
+        when each accepts connections, also if brokers cannot connect to each other
     directory: holds data and logs of all processes; by default a temporary directory, which is removed at the end
     brokers: the processes by broker id
     zookeeper: the ensemble that was started; None with `zookeeper_connect`
@@ -67,6 +69,7 @@ class OdradekCluster(ManagedProcess):
         zookeeper_connect: str | None = None,
         zookeeper_servers: int = 1,
         session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+        awaits_all: bool = True,
         directory: str | os.PathLike[str] | None = None,
         log_level: str = "info",
     ) -> None:
@@ -78,6 +81,7 @@ class OdradekCluster(ManagedProcess):
             zookeeper_connect = self.zookeeper.connect
         self.zookeeper_connect = zookeeper_connect
         self._session_timeout_ms = session_timeout_ms
+        self._awaits_all = awaits_all
         self._log_level = log_level
         self._properties = {**CLUSTER_PROPERTIES, **replication_properties(size), **(properties or {})}
         self._last_log = ""
@@ -103,16 +107,14 @@ class OdradekCluster(ManagedProcess):
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
 
     def start(self) -> Self:
-        """Start ZooKeeper, then all brokers at the same time.
-
-        Return when each accepts connections and has all of them in its metadata, so that replicas can be assigned.
-        """
+        """Start ZooKeeper, then all brokers at the same time; return as `awaits_all` requires."""
         if self._is_temporary:
             atexit.register(self._close_at_exit, os.getpid())
         if self.zookeeper is not None:
             self.zookeeper.start()
         self._each(self.start_broker)
-        self._await_metadata()
+        if self._awaits_all:
+            self._await_metadata()
         return self
 
     def _await_metadata(self) -> None:

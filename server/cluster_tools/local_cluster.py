@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -29,6 +29,9 @@ _ID_IN_USE_S: Final = 4 * SESSION_TIMEOUT_MS / 1000
 """Time in which the session of a killed broker expires; ZooKeeper counts it anew from its own start."""
 _RETRY_S: Final = 1.0
 _CHECK_S: Final = 1.0
+_METADATA_S: Final = 30.0
+"""Time after the start of the last broker for which the others are awaited in the metadata of each."""
+_METADATA_CHECK_S: Final = 0.02
 _TICK_MS: Final = 1000
 
 
@@ -55,26 +58,25 @@ _Event = _Started | _Ended | _RetryDue | _StopRequested
 class BrokerProcess:
     """A broker process and the thread that copies its log lines.
 
-    members: ids of the brokers that the broker has in its metadata when it is reported as started
     address: `host:port` of the first listener; empty before the broker has started
+    live_brokers: ids of the live brokers in the metadata of the broker; empty before it has any
     has_id_in_use: set if the broker was refused because its earlier session has not expired
     """
 
     def __init__(
         self,
         broker: LocalBroker,
-        members: Collection[int],
         overrides: Sequence[str],
         log_level: str,
         write: Callable[[str, bytes], None],
     ) -> None:
         self.id = broker.id
-        self._members = frozenset(members)
         self.file = broker.file
         self.address = ""
         self.has_id_in_use = False
         self._overrides = [f"--override={override}" for override in overrides]
         self._log_level = log_level
+        self._log = BrokerLog(log_level)
         self._write = write
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -88,11 +90,15 @@ class BrokerProcess:
         """True if the process has been started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def live_brokers(self) -> frozenset[int]:
+        return self._log.live_brokers
+
     def start(self, events: "SimpleQueue[_Event]") -> None:
         """Start the process; its start and its end are put into `events`. Raises OSError."""
         self.address = ""
         self.has_id_in_use = False
-        log = BrokerLog(self._log_level)
+        log = self._log = BrokerLog(self._log_level)
         # The single-file executable runs Python without the packages of the system.
         python = [sys.executable, "-S"] if sys.flags.no_site else [sys.executable]
         command = [*python, "-m", "odradek", "start", str(self.file), "--log-level", log.process_level]
@@ -115,7 +121,7 @@ class BrokerProcess:
         events.put(_Ended(self, process.wait()))
 
     def _look_for_start(self, line: bytes, log: BrokerLog, events: "SimpleQueue[_Event]") -> None:
-        if log.addresses and log.live_brokers >= self._members:
+        if log.addresses:
             self.address = log.addresses[0]
             events.put(_Started(self))
         elif _ID_IN_USE in line:
@@ -135,8 +141,7 @@ class LocalCluster:
     ) -> None:
         self._directory = directory
         self._connect = brokers[0].zookeeper_connect
-        members = [broker.id for broker in brokers]
-        self._brokers = [BrokerProcess(broker, members, overrides, log_level, self._write_line) for broker in brokers]
+        self._brokers = [BrokerProcess(broker, overrides, log_level, self._write_line) for broker in brokers]
         self._zookeeper: ZooKeeperServer | None = None
         if (port := directory.own_zookeeper_port(brokers[0])) is not None:
             self._zookeeper = ZooKeeperServer(directory.zookeeper_path, port=port, tick_ms=_TICK_MS)
@@ -184,12 +189,17 @@ class LocalCluster:
         """Return None when all brokers have started, or the exit code if one cannot start or a signal arrives."""
         deadline = time.monotonic() + _ID_IN_USE_S
         waiting = set(self._brokers)
-        while waiting:
-            event = self._events.get()
+        metadata_deadline = 0.0
+        while waiting or not self._has_all_metadata(metadata_deadline):
+            try:
+                event = self._events.get(timeout=None if waiting else _METADATA_CHECK_S)
+            except Empty:
+                continue
             if isinstance(event, _StopRequested):
                 return 0
             if isinstance(event, _Started):
                 waiting.discard(event.broker)
+                metadata_deadline = time.monotonic() + _METADATA_S
                 continue
             broker = event.broker
             if isinstance(event, _RetryDue):
@@ -206,6 +216,21 @@ class LocalCluster:
         servers = ",".join(broker.address for broker in self._brokers)
         self._report(f"started bootstrap_servers={servers} zookeeper={self._connect} directory={self._directory.path}")
         return None
+
+    def _has_all_metadata(self, deadline: float) -> bool:
+        """Return whether each broker has all brokers in its metadata, so that replicas can be assigned.
+
+        After `deadline` return True, and report the brokers that have not.
+        """
+        missing = [broker for broker in self._brokers if len(broker.live_brokers) < len(self._brokers)]
+        if not missing or time.monotonic() < deadline:
+            return not missing
+        for broker in missing:
+            self._report(
+                f"{broker.name} has only {len(broker.live_brokers)} of {len(self._brokers)} brokers in its metadata; "
+                "see the warnings and errors of the brokers"
+            )
+        return True
 
     def _serve(self) -> int:
         """Report processes that end, until a signal arrives or no broker runs."""

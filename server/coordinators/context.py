@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from odradek.coordinator.shard_interface import Shard
 from odradek.log.validation.batch import Origin
 from odradek.protocol.errors import ErrorCode
+from odradek.server.coordinators.load_waits import LoadWaits
 from odradek.server.work.clock import DelayedCall
 from odradek.server.work.waits import Wait
 
@@ -57,6 +58,7 @@ class CoordinatorContext(Generic[S]):
     leader_epoch: the epoch in which the shard began
     waiting: in the order of registration, the last offset that must be replicated, and the function to call with NONE
         when it is, or with an error when the leadership ends
+    load_waits: the requests that wait for the load of the shard
     failures: number of unexpected exceptions after which the shard was loaded again, since the leadership began
     load_failures: number of consecutive failed attempts to load
     alarm, alarm_ms: the timer for the shard's next deadline, or for the next attempt to load, and the deadline
@@ -67,17 +69,19 @@ class CoordinatorContext(Generic[S]):
 
     __slots__ = (
         "alarm", "alarm_ms", "failures", "is_appending", "is_completing", "is_ticking", "leader_epoch",
-        "load_failures", "on_wake", "partition", "shard", "waiting",
+        "load_failures", "load_waits", "on_wake", "partition", "shard", "waiting",
     )  # fmt: skip
 
     def __init__(
         self,
         partition: "Partition",
         shard: S,
+        load_waits: LoadWaits,
         on_wake: "Callable[[CoordinatorContext[S]], None]",
         failures: int = 0,
     ) -> None:
         self.failures = failures
+        self.load_waits = load_waits
         self.on_wake = on_wake
         self.partition = partition
         self.leader_epoch = partition.leader_epoch

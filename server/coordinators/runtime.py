@@ -86,7 +86,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._partition_count = partition_count
         self._contexts: dict[int, CoordinatorContext[S]] = {}
         self._loads: dict[int, LoadWaits] = {}
-        """The requests that wait for the load of a shard, by partition."""
+        """The requests that wait for the load of a shard, by partition, until all of them have continued."""
         self._absent = self._make_absent()
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
@@ -143,22 +143,33 @@ class CoordinatorRuntime(ABC, Generic[S]):
             self._carry_out(context, decide(context.shard, token, now_ms))
         return token.outcome()
 
-    def wait_for_load(self, key: str) -> Wait[None] | None:
+    def wait_for_load(self, key: str, *, in_order: bool) -> Wait[None] | None:
         """Return a Deferred of the end of the load of the shard of a group or transactional id; None if it is over.
 
-        It fires at the latest when a write would time out: the request then gets COORDINATOR_LOAD_IN_PROGRESS. It is
-        for requests that clients do not repeat at all, or not for as long as a change of the leader may take.
+        It fires at the latest when a write would time out that began with the load: the request then gets
+        COORDINATOR_LOAD_IN_PROGRESS. It is for requests that clients do not repeat at all, or not for as long as a
+        change of the leader may take. Afterwards the caller calls again, because another load may have begun.
+
+        in_order: the request must not overtake those that wait, also after the load
         """
         if not self._loads:
             return None
         index = self.index_of(key)
         load = self._loads.get(index)
-        return None if load is None else load.add(lambda: f"coordinator {self.topic}-{index}: its load")
+        if load is None:
+            return None
+        return load.add(lambda: f"coordinator {self.topic}-{index}: its load", in_order=in_order)
 
-    def _end_load(self, index: int) -> None:
-        load = self._loads.pop(index, None)
-        if load is not None:
-            load.end()
+    def _begin_waits(self, index: int) -> LoadWaits:
+        def on_continued(waits: LoadWaits) -> None:
+            if self._loads.get(index) is waits:
+                del self._loads[index]
+
+        waits = LoadWaits(self._reactor, self._completions, self._write_timeout_ms, on_continued, report_failure)
+        if (previous := self._loads.get(index)) is not None:
+            waits.take_over(previous)
+        self._loads[index] = waits
+        return waits
 
     def _describe_wait(self, index: int) -> str:
         """Describe the wait of a request that has no response yet."""
@@ -199,11 +210,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     def _begin_to_lead(self, partition: "Partition", failures: int = 0) -> None:
         """Load a shard; after its second unexpected failure with a pause, because it probably fails again."""
-        context = CoordinatorContext(partition, self._make_shard(partition), self._on_replicated, failures)
+        waits = self._begin_waits(partition.index)
+        context = CoordinatorContext(partition, self._make_shard(partition), waits, self._on_replicated, failures)
         self._contexts[partition.index] = context
-        self._loads[partition.index] = LoadWaits(
-            self._reactor, self._completions, self._write_timeout_ms, report_failure
-        )
         partition.watchers[context] = None
         if failures > 1:
             context.alarm = self._reactor.callLater(compute_retry_pause_s(failures - 1), self._retry_load, context)
@@ -219,7 +228,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         context.partition.watchers.pop(context, None)
         if context.alarm is not None:
             context.alarm.cancel()
-        self._end_load(index)
+        context.load_waits.end()
         # First the shard's requests: a write that fails must not begin a rebalance of a group that is discarded.
         self._discard_shard(context).addCallback(lambda _: self._slices.run(self._fail_writes(context))).addErrback(
             report_failure
@@ -275,9 +284,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
             if self._is_current(context):
                 context.shard = shard
                 context.load_failures = 0
+                context.load_waits.end()
                 self._carry_out(context, result)
                 self._on_loaded(context)
-                self._end_load(context.partition.index)
                 if not any(other.coordinator_state is CoordinatorState.LOADING for other in self.shards()):
                     logger.info("coordinators loaded topic=%s shards=%d", self.topic, len(self._contexts))
 
@@ -315,7 +324,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
             return
         context.load_failures += 1
         self._discard_shard(context)
-        self._end_load(context.partition.index)
+        context.load_waits.end()
         name = f"{self.topic}-{context.partition.index}"
         if is_transient(error):
             pause_s = compute_retry_pause_s(context.load_failures)

@@ -100,7 +100,7 @@ def offset_commit(
     The request waits for the load of the shard, because librdkafka repeats a commit only twice within half a second.
     The records of a large commit are made in slices. Decision, append and replay are one step.
     """
-    load = services.groups.wait_for_load(request.group_id)
+    load = services.groups.wait_for_load(request.group_id, in_order=True)
     if load is not None:
         return load.addCallback(lambda _: offset_commit(services, context, request))
     requested = request.topics
@@ -162,8 +162,7 @@ def _fetch_group(
     First the load of the shard is awaited, because librdkafka does not repeat the request of an application. A group
     whose shard resigns meanwhile gets the error.
     """
-    load = services.groups.wait_for_load(group.group_id)
-    if load is not None:
+    while (load := services.groups.wait_for_load(group.group_id, in_order=False)) is not None:
         yield load
     topics, may_describe = TopicLookup(services.metadata), _find_filter(context)
     shard = services.groups.shard(services.groups.index_of(group.group_id))

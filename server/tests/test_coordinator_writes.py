@@ -398,46 +398,6 @@ def test_a_commit_that_is_loaded_before_it_is_replicated_is_awaited(world):
     assert fetched_offset(fetching) == world.fetch() == 2
 
 
-@pytest.mark.parametrize("has_end", [True, False])
-def test_requests_for_offsets_wait_for_a_load_as_long_as_for_a_write(impatient, has_end):
-    """librdkafka repeats a commit only twice, soon, and does not repeat OffsetFetch of an application."""
-    impatient.commit(1)
-    impatient.follow()
-    impatient.commit(2)
-    impatient.groups.resign(0)
-    impatient.groups.lead(impatient.offsets)
-    impatient.clock.advance(0)
-    impatient.clock.advance(0)
-    committing, fetching = impatient.commit(3), impatient.begin_fetch()
-    impatient.clock.advance(TIMEOUT_MS / 1000 - 0.1)
-    assert (committing, fetching) == ([], [])
-    if has_end:
-        impatient.follow()
-        impatient.clock.advance(0)
-        impatient.follow()
-        assert commit_code(committing) is ErrorCode.NONE
-        assert fetched_offset(fetching) == impatient.fetch() == 3
-        return
-    impatient.clock.advance(0.1)
-    assert commit_code(committing) is fetch_code(fetching) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert commit_code(impatient.commit(3)) is impatient.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    impatient.follow()
-    assert impatient.fetch() == 2
-
-
-def test_requests_for_offsets_get_not_coordinator_if_the_leadership_ends_during_the_load(world):
-    world.commit(1)
-    world.follow()
-    world.commit(2)
-    world.groups.resign(0)
-    world.groups.lead(world.offsets)
-    committing, fetching = world.commit(3), world.begin_fetch()
-    assert (committing, fetching) == ([], [])
-    world.groups.resign(0)
-    world.clock.advance(0)
-    assert commit_code(committing) is fetch_code(fetching) is ErrorCode.NOT_COORDINATOR
-
-
 def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_awaited(world):
     world.init()
     world.commit(1)

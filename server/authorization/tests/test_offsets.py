@@ -84,7 +84,7 @@ class World:
                 run=lambda group_id, decide: decide(self.shard, None, 0),
                 shard=lambda index: self.shard,
                 index_of=lambda group_id: 0,
-                wait_for_load=lambda group_id: None,
+                wait_for_load=lambda group_id, *, in_order: None,
             ),
         )
 

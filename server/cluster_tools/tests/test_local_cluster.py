@@ -1,6 +1,7 @@
 """LocalCluster with stand-ins for the brokers."""
 
 import json
+import re
 import signal
 import sys
 
@@ -31,9 +32,17 @@ class Processes:
 
 
 @pytest.fixture
-def run(monkeypatch, tmp_path):
-    """Run a cluster of `size` with an existing ZooKeeper; return the processes and the error."""
+def handlers():
+    """Restore the handlers of signals."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def run(handlers, monkeypatch, tmp_path):
+    """Run a cluster of `size` with an existing ZooKeeper; return the processes and the error."""
     monkeypatch.setattr(local_cluster, "_RETRY_S", 0.01)
 
     def run(size, *programs, log_format="text"):
@@ -45,9 +54,7 @@ def run(monkeypatch, tmp_path):
             cluster.run()
         return processes.started
 
-    yield run
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return run
 
 
 def ended(process):
@@ -74,3 +81,22 @@ def test_lines_of_json_have_the_name_of_their_process_as_a_field(run, capfdbinar
     assert second == "broker 1 | a line of another program"
     report = json.loads(third)
     assert report["message"].startswith("broker 1 starts again") and report["process"] == "cluster"
+
+
+@pytest.mark.parametrize(("ids", "missing"), [("101,102", []), ("101", ["broker 1", "broker 2"])])
+def test_the_brokers_in_the_metadata_of_each_are_awaited(handlers, monkeypatch, tmp_path, capfd, ids, missing):
+    """The ids are those of edited files. Brokers that cannot connect to each other do not delay the start for ever."""
+    program = (
+        "print('T INFO server.broker odradek started address=127.0.0.1:1 data=/d', flush=True)\n"
+        f"print('T INFO server.membership.live_brokers live brokers ids={ids}', flush=True)\n{WAIT}"
+    )
+    monkeypatch.setattr(local_cluster, "start_process", Processes(program, program).start)
+    if missing:
+        monkeypatch.setattr(local_cluster, "_METADATA_S", 0.05)
+    monkeypatch.setattr(LocalCluster, "_serve", lambda self: 0)
+    directory = LocalDirectory(tmp_path)
+    assert LocalCluster(directory, directory.set_up(2, 0, "127.0.0.1:1"), [], "info", "text").run() == 0
+    reports = [line for line in capfd.readouterr().out.splitlines() if line.startswith("cluster ")]
+    found = [re.search(r"(broker \d) has only 1 of 2 brokers in its metadata", line) for line in reports]
+    assert [match[1] for match in found if match] == missing
+    assert "started bootstrap_servers=127.0.0.1:1,127.0.0.1:1 " in reports[-2]

@@ -1,0 +1,180 @@
+"""Requests for offsets that wait for the load of a coordinator.
+
+librdkafka repeats a commit only twice, soon, and does not repeat OffsetFetch of an application.
+"""
+
+import pytest
+
+from odradek.coordinator.coordinator_state import CoordinatorState
+from odradek.log.config import LogConfig
+from odradek.log.recovery import open_partition_log
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.replicas.partition import Partition
+from odradek.server.coordinators import runtime as coordinator_runtime
+from odradek.server.handlers import group_offsets
+from odradek.server.tests.background import run_iteration
+from odradek.server.tests.test_coordinator_writes import (
+    OFFSETS,
+    TIMEOUT_MS,
+    World,
+    commit_code,
+    fetch_code,
+    fetched_offset,
+)
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_a_request_waits_for_a_load_as_long_as_for_a_write(has_end):
+    world = World(TIMEOUT_MS)
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.clock.advance(0)
+    world.clock.advance(0)
+    committing, fetching = world.commit(3), world.begin_fetch()
+    world.clock.advance(TIMEOUT_MS / 1000 - 0.1)
+    assert (committing, fetching) == ([], [])
+    if has_end:
+        world.follow()
+        world.clock.advance(0)
+        world.clock.advance(0)
+        world.follow()
+        assert (commit_code(committing), fetched_offset(fetching)) == (ErrorCode.NONE, 2)
+        assert world.fetch() == 3
+        return
+    world.clock.advance(0.1)
+    assert commit_code(committing) is fetch_code(fetching) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert commit_code(world.commit(3)) is world.fetch_error() is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.follow()
+    assert world.fetch() == 2
+
+
+def test_a_request_gets_not_coordinator_if_the_leadership_ends_during_the_load(world):
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    committing, fetching = world.commit(3), world.begin_fetch()
+    assert (committing, fetching) == ([], [])
+    world.groups.resign(0)
+    world.clock.advance(0)
+    assert commit_code(committing) is fetch_code(fetching) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_fetch_waits_for_the_next_load_too(world):
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    for _ in range(3):
+        world.groups.resign(0)
+        world.groups.lead(world.offsets)
+        fetching = world.begin_fetch()
+    world.clock.advance(0)
+    assert fetching == []
+    world.follow()
+    for _ in range(3):
+        world.clock.advance(0)
+    assert fetched_offset(fetching) == 2
+
+
+def test_a_fetch_of_groups_of_several_shards_waits_once():
+    world = World(TIMEOUT_MS)
+    world.groups._partition_count = lambda: 8
+    partitions = [world.offsets, *(make_partition(index) for index in range(1, 8))]
+    world.groups.lead_only(partitions)
+    world.clock.advance(0)
+    world.clock.advance(0)
+    groups = {world.groups.index_of(name): name for name in map(str, range(100))}
+    assert len(groups) == 8
+    for group in groups.values():
+        world.commit(1, group)
+    world.groups.lead_only([])
+    world.groups.lead_only(partitions)
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group) for group in groups.values()])
+    answers = world.ask(group_offsets.offset_fetch, request, 9)
+    for _ in range(9):
+        world.clock.advance(0)
+    assert answers == []
+    world.clock.advance(TIMEOUT_MS / 1000)
+    world.clock.advance(0)
+    [answer] = answers
+    assert {group.error_code for group in answer.groups} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+
+
+def make_partition(index):
+    log = open_partition_log(
+        MemoryFileSystem(), f"/d/{OFFSETS}-{index}", OFFSETS, index, LogConfig({}), now_ms=0, is_clean=True
+    )
+    partition = Partition(OFFSETS, OFFSETS[:16].encode(), index, 1)
+    partition.apply(PartitionMetadata(1, 5, (1, 2), (1, 2)), log)
+    return partition
+
+
+def test_a_commit_after_the_load_does_not_overtake_those_that_wait():
+    world = World(slice_s=0.0)
+
+    def run():
+        world.follow()
+        while run_iteration(world.clock):
+            world.follow()
+
+    run()
+    world.groups.resign(0)
+    run()
+    world.groups.lead(world.offsets)
+    others = [world.commit(1, f"other-{number}") for number in range(5)]
+    first = world.commit(5)
+    while world.groups.shard(0).coordinator_state is CoordinatorState.LOADING:
+        assert run_iteration(world.clock)
+        world.follow()
+    assert not first
+    second = world.commit(10)
+    run()
+    assert [commit_code(answers) for answers in (*others, first, second)] == [ErrorCode.NONE] * 7
+    assert world.stored() == 10
+    assert not world.groups._loads
+
+
+def test_a_load_that_begins_again_at_once_has_waits_of_its_own(world, monkeypatch):
+    """The disk is full while the offsets of a topic are deleted that was deleted during the load."""
+    for group in ("g", "h"):
+        world.commit(1, group)
+    world.follow()
+    monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.recreate_topic()
+    committing, fetching = world.commit(7, "x"), world.begin_fetch("x")
+    append, appended = world.offsets._leader_log.append_as_leader, []
+
+    def append_once(*args, **how):
+        if appended:
+            raise DiskFullError("/d", "no room")
+        appended.append(append(*args, **how))
+        return appended[0]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
+        while not appended:
+            run_iteration(world.clock)
+    assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING
+    later = world.commit(8, "x")
+    assert (committing, fetching, later) == ([], [], [])
+    for _ in range(9):
+        world.clock.advance(0)
+        world.follow()
+    assert (commit_code(committing), commit_code(later)) == (ErrorCode.NONE, ErrorCode.NONE)
+    assert fetched_offset(fetching) in (-1, 7, 8)
+    assert world.fetch("x") == 8
