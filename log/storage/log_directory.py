@@ -130,7 +130,9 @@ class LogDirectory:
             self.fs.make_directory(self.path)
             self._lock = self.fs.lock(f"{self.path}/{LOCK_FILE}")
         except LockedError:
-            raise LockedError(f"log directory {self.path} is in use by another broker") from None
+            raise LockedError(
+                f"log directory {self.path} is in use by another process; stop it, or change log.dirs"
+            ) from None
         except OSError as error:
             raise self.failed("opening", error) from error
 

@@ -89,7 +89,7 @@ def test_first_open_writes_meta_properties_and_locks() -> None:
     metas = [checkpoints.read_meta_properties(fs, path) for path in DIRECTORIES]
     assert [(m.version, m.cluster_id, m.node_id) for m in metas if m] == [(1, "c1", 1)] * 2
     assert len({m.directory_id for m in metas if m}) == 2
-    with pytest.raises(LockedError, match="/data/a is in use by another broker"):
+    with pytest.raises(LockedError, match="/data/a is in use by another process; stop it, or change"):
         opened(fs)
     manager.close(0)
     again = opened(fs)

@@ -206,7 +206,8 @@ class LocalCluster:
                 broker.start(self._events)
                 continue
             if not broker.has_id_in_use or time.monotonic() > deadline:
-                self._report(f"{broker.name} cannot start ({_describe_end(event.exit_code)}); stopping")
+                failure = "has ended" if broker.address else "cannot start"
+                self._report(f"{broker.name} {failure} ({_describe_end(event.exit_code)}); stopping")
                 return event.exit_code if event.exit_code > 0 else EXIT_FAILED
             self._report(f"{broker.name} starts again, until its earlier session has expired")
             waiting.add(broker)
@@ -218,7 +219,7 @@ class LocalCluster:
         return None
 
     def _has_all_metadata(self, deadline: float) -> bool:
-        """Return whether each broker has all brokers in its metadata, so that replicas can be assigned.
+        """Return whether each broker has as many brokers in its metadata, so that replicas can be assigned.
 
         After `deadline` return True, and report the brokers that have not.
         """

@@ -51,9 +51,13 @@ class LoadWaits:
         return wait
 
     def take_over(self, previous: "LoadWaits") -> None:
-        """Let the requests that have not continued after an earlier load wait for this one, before any other."""
+        """Let the requests that have not continued after an earlier load wait for this one, before any other.
+
+        The deadline is that of the earlier load: the requests do not wait longer because leaders change repeatedly.
+        """
         self._waiting, previous._waiting = previous._waiting, self._waiting
         if self._waiting:
+            self._deadline_s = previous._deadline_s
             self._start_timer()
 
     def _start_timer(self) -> None:

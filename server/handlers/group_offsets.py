@@ -118,6 +118,9 @@ def offset_commit(
         return map_reply(outcome, lambda response: merge_commit(refused, response)) if refused.topics else outcome
 
     def prepared(commit: PreparedCommit) -> "Reply[OffsetCommitResponse]":
+        next_load = services.groups.wait_for_load(request.group_id, in_order=True)
+        if next_load is not None:
+            return next_load.addCallback(lambda _: prepared(commit))
         topics = TopicLookup(services.metadata)
         if all(topics.topic_id(topic.name) == topic.topic_id for topic in remaining.topics):
             return decide(commit)

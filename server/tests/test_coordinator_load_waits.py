@@ -11,8 +11,13 @@ from odradek.log.recovery import open_partition_log
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.handlers import group_offsets
@@ -145,6 +150,53 @@ def test_a_commit_after_the_load_does_not_overtake_those_that_wait():
     assert [commit_code(answers) for answers in (*others, first, second)] == [ErrorCode.NONE] * 7
     assert world.stored() == 10
     assert not world.groups._loads
+
+
+def test_a_large_commit_waits_also_for_a_load_that_begins_while_it_is_prepared():
+    world = World(slice_s=0.0)
+
+    def run():
+        world.follow()
+        while run_iteration(world.clock):
+            world.follow()
+
+    names = [f"t{number}" for number in range(13)]
+    for number, name in enumerate(names, 1):
+        partitions = (PartitionMetadata(1, 0, (1,), (1,)),) * 10
+        world.metadata.put_topic(TopicMetadata(name, bytes([number]) * 16, partitions))
+    rows = [OffsetCommitRequestPartition(partition_index=index, committed_offset=5) for index in range(10)]
+    request = OffsetCommitRequest(
+        group_id="g", topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name in names]
+    )
+    world.groups.resign(0)
+    run()
+    world.groups.lead(world.offsets)
+    committing = world.ask(group_offsets.offset_commit, request, 9)
+    while world.groups._loads:
+        run_iteration(world.clock)
+    world.commit(2, "other")
+    world.groups._reload(world.groups._contexts[0])
+    for _ in range(30):
+        run_iteration(world.clock)
+    assert not committing
+    run()
+    assert commit_code(committing) is ErrorCode.NONE
+
+
+def test_requests_wait_no_longer_although_leaders_change_repeatedly():
+    world = World(TIMEOUT_MS)
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    committing = world.commit(3)
+    for _ in range(3):
+        world.clock.advance(TIMEOUT_MS / 1000 / 3)
+        world.groups.resign(0)
+        world.groups.lead(world.offsets)
+    world.clock.advance(0)
+    assert commit_code(committing) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_a_load_that_begins_again_at_once_has_waits_of_its_own(world, monkeypatch):

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from odradek.log.storage.file_lock import LockedError
+from odradek.log.storage.log_directory import LogDirectory
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.server.cluster_tools import local_cluster
 from odradek.server.cluster_tools.child_process import start_process
 from odradek.server.cluster_tools.local_cluster import LocalCluster
@@ -70,6 +73,20 @@ def test_a_broker_that_cannot_be_started_again_stops_the_others(run):
     first, refused = run(2, WAIT, REFUSED)
     assert ended(first)
     assert refused.returncode == 1
+
+
+def test_a_broker_whose_directory_is_locked_is_not_started_again(monkeypatch, handlers, tmp_path):
+    """Its error must not be taken for that of an id whose session has not expired."""
+    filesystem = MemoryFileSystem()
+    LogDirectory(filesystem, "/data").lock()
+    with pytest.raises(LockedError) as raised:
+        LogDirectory(filesystem, "/data").lock()
+    program = f"print('TIME ERROR x cannot start: ' + {str(raised.value)!r}); raise SystemExit(1)"
+    processes = Processes(program)
+    monkeypatch.setattr(local_cluster, "start_process", processes.start)
+    directory = LocalDirectory(tmp_path)
+    assert LocalCluster(directory, directory.set_up(1, 0, "127.0.0.1:1"), [], "info", "text").run() == 1
+    assert len(processes.started) == 1
 
 
 def test_lines_of_json_have_the_name_of_their_process_as_a_field(run, capfdbinary):
