@@ -14,8 +14,8 @@ from odradek.server.work.waits import Wait
 class LoadWaits:
     """The requests that wait for one load, until it ends but at most `timeout_ms` from its begin on.
 
-    They continue in slices, in the order of their arrival, from the next reactor iteration after the end on.
-    `on_continued` is called when all of them have continued.
+    They continue in slices after the end, never within it, in the order of their arrival. `on_continued` is called when
+    all of them have continued.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ import pytest
 from odradek.coordinator.coordinator_state import CoordinatorState
 from odradek.log.config import LogConfig
 from odradek.log.recovery import open_partition_log
-from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offset_commit import (
@@ -26,6 +25,7 @@ from odradek.server.tests.test_coordinator_writes import (
     OFFSETS,
     TIMEOUT_MS,
     World,
+    append_only_once,
     commit_code,
     fetch_code,
     fetched_offset,
@@ -35,6 +35,13 @@ from odradek.server.tests.test_coordinator_writes import (
 @pytest.fixture
 def world():
     return World()
+
+
+def run_all(world):
+    """Run the reactor, and let the other replica follow, until nothing is due."""
+    world.follow()
+    while run_iteration(world.clock):
+        world.follow()
 
 
 @pytest.mark.parametrize("has_end", [True, False])
@@ -130,14 +137,9 @@ def make_partition(index):
 def test_a_commit_after_the_load_does_not_overtake_those_that_wait():
     world = World(slice_s=0.0)
 
-    def run():
-        world.follow()
-        while run_iteration(world.clock):
-            world.follow()
-
-    run()
+    run_all(world)
     world.groups.resign(0)
-    run()
+    run_all(world)
     world.groups.lead(world.offsets)
     others = [world.commit(1, f"other-{number}") for number in range(5)]
     first = world.commit(5)
@@ -146,7 +148,7 @@ def test_a_commit_after_the_load_does_not_overtake_those_that_wait():
         world.follow()
     assert not first
     second = world.commit(10)
-    run()
+    run_all(world)
     assert [commit_code(answers) for answers in (*others, first, second)] == [ErrorCode.NONE] * 7
     assert world.stored() == 10
     assert not world.groups._loads
@@ -154,11 +156,6 @@ def test_a_commit_after_the_load_does_not_overtake_those_that_wait():
 
 def test_a_large_commit_waits_also_for_a_load_that_begins_while_it_is_prepared():
     world = World(slice_s=0.0)
-
-    def run():
-        world.follow()
-        while run_iteration(world.clock):
-            world.follow()
 
     names = [f"t{number}" for number in range(13)]
     for number, name in enumerate(names, 1):
@@ -169,7 +166,7 @@ def test_a_large_commit_waits_also_for_a_load_that_begins_while_it_is_prepared()
         group_id="g", topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name in names]
     )
     world.groups.resign(0)
-    run()
+    run_all(world)
     world.groups.lead(world.offsets)
     committing = world.ask(group_offsets.offset_commit, request, 9)
     while world.groups._loads:
@@ -179,7 +176,7 @@ def test_a_large_commit_waits_also_for_a_load_that_begins_while_it_is_prepared()
     for _ in range(30):
         run_iteration(world.clock)
     assert not committing
-    run()
+    run_all(world)
     assert commit_code(committing) is ErrorCode.NONE
 
 
@@ -209,16 +206,8 @@ def test_a_load_that_begins_again_at_once_has_waits_of_its_own(world, monkeypatc
     world.groups.lead(world.offsets)
     world.recreate_topic()
     committing, fetching = world.commit(7, "x"), world.begin_fetch("x")
-    append, appended = world.offsets._leader_log.append_as_leader, []
-
-    def append_once(*args, **how):
-        if appended:
-            raise DiskFullError("/d", "no room")
-        appended.append(append(*args, **how))
-        return appended[0]
-
     with monkeypatch.context() as patch:
-        patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
+        appended = append_only_once(patch, world)
         while not appended:
             run_iteration(world.clock)
     assert world.groups.shard(0).coordinator_state is CoordinatorState.LOADING

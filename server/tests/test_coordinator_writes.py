@@ -291,6 +291,20 @@ def fetch_code(answers):
     return ErrorCode(answer.groups[0].error_code)
 
 
+def append_only_once(patch, world):
+    """Let the disk be full after the next batch of the offsets; return the list of that append."""
+    append, appended = world.offsets._leader_log.append_as_leader, []
+
+    def append_once(*args, **how):
+        if appended:
+            raise DiskFullError("/d", "no room")
+        appended.append(append(*args, **how))
+        return appended[0]
+
+    patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
+    return appended
+
+
 @pytest.fixture
 def world():
     return World()
@@ -679,16 +693,8 @@ def test_a_partial_deletion_of_a_topics_offsets_is_completed(world, monkeypatch)
         world.commit(1, group)
     world.follow()
     monkeypatch.setattr(coordinator_runtime, "_RECORDS_PER_BATCH", 1)
-    append, appended = world.offsets._leader_log.append_as_leader, []
-
-    def append_once(*args, **how):
-        if appended:
-            raise DiskFullError("/d", "no room")
-        appended.append(append(*args, **how))
-        return appended[0]
-
     with monkeypatch.context() as patch:
-        patch.setattr(world.offsets._leader_log, "append_as_leader", append_once)
+        append_only_once(patch, world)
         world.recreate_topic()
     world.clock.advance(0)
     world.follow()
