@@ -63,6 +63,8 @@ class FetchTarget(PartitionWatch):
 class LimitedRead:
     """Reads targets in the order of the calls of `read`.
 
+    finds_ends: `ends` has the partitions whose records are returned up to the last one that the reader may read, each
+        with the offset after it
     rows: the rows that differ from those last sent to the client; with `names_all` all rows
     find_cause: returns the error to report for an error raised by a read
     fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
@@ -72,7 +74,7 @@ class LimitedRead:
 
     __slots__ = (
         "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_reader", "_remaining_bytes", "_sent",
-        "_version", "has_failed", "is_urgent", "read_bytes", "rows",
+        "_version", "ends", "finds_ends", "has_failed", "is_urgent", "read_bytes", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +95,8 @@ class LimitedRead:
         self._remaining_bytes = max_bytes
         self._names_all = names_all
         self._find_cause = find_cause
+        self.finds_ends = False
+        self.ends: list[tuple[Partition, int]] = []
         self.rows: list[FetchRow] = []
         self.read_bytes = 0
         self.is_urgent = False
@@ -197,9 +201,10 @@ class LimitedRead:
         follower = self._reader.follower
         if follower >= 0 and partition.is_throttled(follower):
             return row, 0
+        max_bytes = min(requested.max_bytes, max(0, self._remaining_bytes))
         region = partition.read(
             requested.fetch_offset,
-            min(requested.max_bytes, max(0, self._remaining_bytes)),
+            max_bytes,
             isolation_level=self._isolation_level,
             at_least_one=self.read_bytes == 0,
             current_leader_epoch=requested.current_leader_epoch,
@@ -217,6 +222,8 @@ class LimitedRead:
         self._sent.append((partition, region.size_bytes))
         if region.file is not log.state.active.file:
             self.is_urgent = True
+        elif self.finds_ends and region.size_bytes < max_bytes:
+            self.ends.append((partition, self._find_upper_offset(log)))
         return row, region.size_bytes
 
     def _record_progress(self, requested: "FetchPartition", partition: Partition, log: "PartitionLog") -> None:

@@ -1,7 +1,9 @@
-"""Positions of readers: the last offset that each client has fetched from each partition, and when.
+"""Positions of readers: the offset that each client reads next in each partition, and the time of its last fetch.
 
 Consumers that commit no offsets, such as Spark's, have no lag in any tool. The broker receives the offset that a client
-reads next with each fetch. Positions are kept for each client id, while the broker has a `metrics.listener`.
+reads next with each fetch. After a fetch that returned all records it is the offset after them: a reader may begin its
+next fetch only when there are more, as Spark does. Positions are kept for each client id, while the broker has a
+`metrics.listener`.
 """
 
 from collections import OrderedDict
@@ -29,7 +31,7 @@ EXPIRY_MS: Final = 24 * 3_600_000
 class ReaderPosition(NamedTuple):
     """The position of a reader in a partition that this broker leads.
 
-    offset: of the last fetch; the reader has all records below it
+    offset: of the last fetch, or after its records if it returned all; the reader has received all records below it
     fetched_ms: the time of the last fetch, by the wall clock
     """
 
@@ -71,6 +73,13 @@ class Readers:
         while len(self._by_client) > MAX_CLIENTS or (self._count > MAX_POSITIONS and len(self._by_client) > 1):
             _, removed = self._by_client.popitem(last=False)
             self._count -= len(removed)
+
+    def record_ends(self, client_id: str, ends: "Iterable[tuple[Partition, int]]") -> None:
+        """Record that a fetch returned all records of these partitions, up to the offsets."""
+        positions = self._by_client.get(client_id[:MAX_ID_LENGTH], {})
+        for partition, offset in ends:
+            if (position := positions.get(partition)) is not None:
+                positions[partition] = offset, position[1]
 
     def list_positions(self, size: int = 100) -> Iterator[list[ReaderPosition]]:
         """Return the positions in partitions that this broker leads, in lists of up to about `size`.

@@ -423,7 +423,7 @@ class _Fetch:
             for requested, _ in rows[:recorded]:
                 requested.high_watermark = NOT_SENT
             return self._refuse_superseded(session)
-        read.count_sent()
+        self._count_sent(read)
         yield from free_in_steps([rows, self.refused, self.reasons, self.targets])
         return FetchResponse(session_id=session_id, responses=topics, node_endpoints=list(nodes.values()))
 
@@ -638,14 +638,15 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _make_read(self) -> LimitedRead:
-        return LimitedRead(self.version, self.reader, self.max_bytes, self.session is None, self._find_cause)
+    def _make_read(self, fetched_ms: int | None = None) -> LimitedRead:
+        names_all = self.session is None
+        read = LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
+        read.finds_ends = self.services.readers is not None and self.reader.follower < 0
+        return read
 
     def _make_first_read(self) -> LimitedRead:
         """Return the read that records the progress of a follower."""
-        fetched_ms = self.services.monotonic_ms() if self.reader.follower >= 0 else None
-        names_all = self.session is None
-        return LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
+        return self._make_read(self.services.monotonic_ms() if self.reader.follower >= 0 else None)
 
     def _read(self, read: LimitedRead, targets: list[FetchTarget]) -> None:
         read.read(targets)
@@ -736,7 +737,7 @@ class _Fetch:
                 watch.unsettle(key)
 
     def _make_response(self, session_id: int, read: LimitedRead) -> FetchResponse:
-        read.count_sent()
+        self._count_sent(read)
         response = FetchResponse(session_id=session_id, responses=[])
         add_rows(response.responses, read.rows, None)
         if self._may_name_leaders(read):
@@ -744,6 +745,11 @@ class _Fetch:
             name_leaders(nodes, read.rows, self._find_leader)
             response.node_endpoints = list(nodes.values())
         return response
+
+    def _count_sent(self, read: LimitedRead) -> None:
+        read.count_sent()
+        if read.ends and self.services.readers is not None:
+            self.services.readers.record_ends(self.context.client_id, read.ends)
 
     def _may_name_leaders(self, read: LimitedRead) -> bool:
         return read.has_failed and self.version >= LEADER_NAMED_SINCE

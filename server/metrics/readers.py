@@ -5,8 +5,8 @@ from typing import Final
 from odradek.server.fetching.readers import Readers
 from odradek.server.metrics.declaration import Collected, Family, Sample, labels, own_gauge
 
-LAG: Final = own_gauge("reader_lag", "Offsets from the last fetch of a client to the high watermark.")
-OFFSET: Final = own_gauge("reader_offset", "Offset of the last fetch of a client.")
+LAG: Final = own_gauge("reader_lag", "Offsets from the position of a client to the high watermark.")
+OFFSET: Final = own_gauge("reader_offset", "Offset that a client reads next, by its last fetch.")
 FETCHED: Final = own_gauge("reader_last_fetch_timestamp_seconds", "Time of the last fetch of a client.")
 
 METRICS: Final = (LAG, OFFSET, FETCHED)

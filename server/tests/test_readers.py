@@ -50,6 +50,15 @@ def test_the_last_fetch_of_each_client_and_partition_counts(case):
     assert case.positions() == {("a", 0): (90, 10), ("a", 1): (20, 80), ("b", 0): (100, 0)}
 
 
+def test_a_fetch_of_all_records_moves_the_position_to_their_end(case):
+    case.fetch("a", p0=10, p1=20)
+    case.readers.record_ends("a", [(case.partitions[0], 100), (case.partitions[2], 100)])
+    case.readers.record_ends("b", [(case.partitions[1], 100)])
+    assert case.positions() == {("a", 0): (100, 0), ("a", 1): (20, 80)}
+    case.fetch("a", p0=50)
+    assert case.positions() == {("a", 0): (50, 50), ("a", 1): (20, 80)}
+
+
 def test_the_time_of_a_fetch_is_shown_by_the_wall_clock(case):
     case.fetch("a", p0=1)
     case.now_ms += 700

@@ -4,6 +4,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
+from compat_tests.metrics_samples import scrape
+from odradek.testing import OdradekBroker
+from spark_it.tests.conftest import KEEPS_ALL
 from spark_it.tests.data import Topics, digest, digest_of, rows
 from spark_it.tests.kafka_frames import batches, finish, has_read, wait_for
 
@@ -125,6 +128,28 @@ def test_a_running_stream_survives_a_restart_of_the_broker(start_broker, own_kaf
     wait_for(query, has_read(query, 2000))
     query.stop()
     assert digest(kafka.parquet()) == digest_of(rows(2000))
+
+
+def test_the_lag_of_a_stream_is_in_the_metrics(own_kafka, unique):
+    """Spark commits no offsets, and fetches again only when there are more records."""
+    with OdradekBroker({"metrics.listener": "127.0.0.1:0", **KEEPS_ALL}) as broker:
+        topics, kafka = Topics(broker.bootstrap_servers), own_kafka(broker)
+        topics.produce(topics.create(unique, 1), rows(1000))
+
+        def read_all():
+            finish(kafka.to_parquet(kafka.read_stream(unique), "checkpoint", AVAILABLE_NOW))
+
+        def find_lags():
+            values = scrape(f"{broker.metrics_url}/metrics").values["odradek_reader_lag"]
+            return [lag for labels, lag in values.items() if ("topic", unique) in labels]
+
+        read_all()
+        assert find_lags() == [0]
+        topics.produce(unique, rows(400, start=1000))
+        assert find_lags() == [400]
+        read_all()
+        assert max(find_lags()) <= 400
+        assert min(find_lags()) == 0
 
 
 @pytest.mark.side_by_side
