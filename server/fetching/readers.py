@@ -1,9 +1,9 @@
 """Positions of readers: the offset that each client reads next in each partition, and the time of its last fetch.
 
-Consumers that commit no offsets, such as Spark's, have no lag in any tool. The broker receives the offset that a client
-reads next with each fetch. After a fetch that returned all records it is the offset after them: a reader may begin its
-next fetch only when there are more, as Spark does. Positions are kept for each client id, while the broker has a
-`metrics.listener`.
+Consumers that commit no offsets, such as Spark's, have no lag in any tool. The broker receives the offset that a
+client reads next with each fetch. After a fetch that returned all records at once it is the offset after them: a
+reader may begin its next fetch only when there are more, as Spark does. Positions are kept for each client id, while
+the broker has a `metrics.listener`.
 """
 
 from collections import OrderedDict
@@ -31,7 +31,7 @@ EXPIRY_MS: Final = 24 * 3_600_000
 class ReaderPosition(NamedTuple):
     """The position of a reader in a partition that this broker leads.
 
-    offset: of the last fetch, or after its records if it returned all; the reader has received all records below it
+    offset: of the last fetch, or after its records if it returned all at once; all records below it were sent
     fetched_ms: the time of the last fetch, by the wall clock
     """
 

@@ -640,13 +640,17 @@ class _Fetch:
 
     def _make_read(self, fetched_ms: int | None = None) -> LimitedRead:
         names_all = self.session is None
-        read = LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
-        read.finds_ends = self.services.readers is not None and self.reader.follower < 0
-        return read
+        return LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
 
     def _make_first_read(self) -> LimitedRead:
-        """Return the read that records the progress of a follower."""
-        return self._make_read(self.services.monotonic_ms() if self.reader.follower >= 0 else None)
+        """Return the read that records the progress of a follower, or the position of another reader.
+
+        A later read is that of a fetch that has waited for records: its reader may have stopped meanwhile.
+        """
+        is_follower = self.reader.follower >= 0
+        read = self._make_read(self.services.monotonic_ms() if is_follower else None)
+        read.finds_ends = self.services.readers is not None and not is_follower
+        return read
 
     def _read(self, read: LimitedRead, targets: list[FetchTarget]) -> None:
         read.read(targets)
