@@ -19,6 +19,7 @@ from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators import runtime as coordinator_runtime
+from odradek.server.coordinators.marker_sender import TransactionMarker
 from odradek.server.handlers import group_offsets
 from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_coordinator_writes import (
@@ -37,6 +38,15 @@ def world():
     return World()
 
 
+def begin_load(world):
+    """Lead again while the last commit, of the offset 2, is not replicated."""
+    world.commit(1)
+    world.follow()
+    world.commit(2)
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+
+
 def run_all(world):
     """Run the reactor, and let the other replica follow, until nothing is due."""
     world.follow()
@@ -44,14 +54,43 @@ def run_all(world):
         world.follow()
 
 
+def test_a_commit_that_is_loaded_before_it_is_replicated_is_awaited(world):
+    """The former leader may have acknowledged it: the offset before it must not be returned either."""
+    begin_load(world)
+    world.clock.advance(0)
+    world.clock.advance(0)
+    fetching = world.begin_fetch()
+    assert fetching == []
+    world.follow()
+    world.clock.advance(0)
+    assert fetched_offset(fetching) == world.fetch() == 2
+
+
+def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_awaited(world):
+    world.init()
+    world.commit(1)
+    world.commit_in_transaction(5)
+    world.follow()
+    world.groups.end_transaction(
+        0, TransactionMarker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True,
+        transaction_version=2,
+        done=lambda error: None,
+    )  # fmt: skip
+    world.groups.resign(0)
+    world.groups.lead(world.offsets)
+    world.clock.advance(0)
+    world.clock.advance(0)
+    fetching = world.begin_fetch(), world.begin_fetch(require_stable=True)
+    assert fetching == ([], [])
+    world.follow()
+    world.clock.advance(0)
+    assert [fetched_offset(answers) for answers in fetching] == [5, 5]
+
+
 @pytest.mark.parametrize("has_end", [True, False])
 def test_a_request_waits_for_a_load_as_long_as_for_a_write(has_end):
     world = World(TIMEOUT_MS)
-    world.commit(1)
-    world.follow()
-    world.commit(2)
-    world.groups.resign(0)
-    world.groups.lead(world.offsets)
+    begin_load(world)
     world.clock.advance(0)
     world.clock.advance(0)
     committing, fetching = world.commit(3), world.begin_fetch()
@@ -73,11 +112,7 @@ def test_a_request_waits_for_a_load_as_long_as_for_a_write(has_end):
 
 
 def test_a_request_gets_not_coordinator_if_the_leadership_ends_during_the_load(world):
-    world.commit(1)
-    world.follow()
-    world.commit(2)
-    world.groups.resign(0)
-    world.groups.lead(world.offsets)
+    begin_load(world)
     committing, fetching = world.commit(3), world.begin_fetch()
     assert (committing, fetching) == ([], [])
     world.groups.resign(0)
@@ -182,11 +217,7 @@ def test_a_large_commit_waits_also_for_a_load_that_begins_while_it_is_prepared()
 
 def test_requests_wait_no_longer_although_leaders_change_repeatedly():
     world = World(TIMEOUT_MS)
-    world.commit(1)
-    world.follow()
-    world.commit(2)
-    world.groups.resign(0)
-    world.groups.lead(world.offsets)
+    begin_load(world)
     committing = world.commit(3)
     for _ in range(3):
         world.clock.advance(TIMEOUT_MS / 1000 / 3)

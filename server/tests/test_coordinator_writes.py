@@ -393,46 +393,6 @@ def test_an_offset_is_unstable_until_the_marker_is_replicated(world):
     assert (world.fetch(), world.fetch(require_stable=True)) == (5, 5)
 
 
-# -- loading -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_commit_that_is_loaded_before_it_is_replicated_is_awaited(world):
-    """The former leader may have acknowledged it: the offset before it must not be returned either."""
-    world.commit(1)
-    world.follow()
-    world.commit(2)
-    world.groups.resign(0)
-    world.groups.lead(world.offsets)
-    world.clock.advance(0)
-    world.clock.advance(0)
-    fetching = world.begin_fetch()
-    assert fetching == []
-    world.follow()
-    world.clock.advance(0)
-    assert fetched_offset(fetching) == world.fetch() == 2
-
-
-def test_an_offset_whose_marker_is_loaded_before_it_is_replicated_is_awaited(world):
-    world.init()
-    world.commit(1)
-    world.commit_in_transaction(5)
-    world.follow()
-    world.groups.end_transaction(
-        0, TransactionMarker(7, 1, 0, True).encode(world.now_ms()), producer_id=7, is_commit=True,
-        transaction_version=2,
-        done=lambda error: None,
-    )  # fmt: skip
-    world.groups.resign(0)
-    world.groups.lead(world.offsets)
-    world.clock.advance(0)
-    world.clock.advance(0)
-    fetching = world.begin_fetch(), world.begin_fetch(require_stable=True)
-    assert fetching == ([], [])
-    world.follow()
-    world.clock.advance(0)
-    assert [fetched_offset(answers) for answers in fetching] == [5, 5]
-
-
 # -- writes that take too long -----------------------------------------------------------------------------------------
 
 
