@@ -58,6 +58,8 @@ _Event = _Started | _Ended | _RetryDue | _StopRequested
 class BrokerProcess:
     """A broker process and the thread that copies its log lines.
 
+    id: number in the name of its directory
+    broker_id: id in the cluster
     address: `host:port` of the first listener; empty before the broker has started
     live_brokers: ids of the live brokers in the metadata of the broker; empty before it has any
     has_id_in_use: set if the broker was refused because its earlier session has not expired
@@ -71,6 +73,7 @@ class BrokerProcess:
         write: Callable[[str, bytes], None],
     ) -> None:
         self.id = broker.id
+        self.broker_id = broker.broker_id
         self.file = broker.file
         self.address = ""
         self.has_id_in_use = False
@@ -219,16 +222,18 @@ class LocalCluster:
         return None
 
     def _has_all_metadata(self, deadline: float) -> bool:
-        """Return whether each broker has as many brokers in its metadata, so that replicas can be assigned.
+        """Return whether each broker has all of them in its metadata, so that replicas can be assigned.
 
-        After `deadline` return True, and report the brokers that have not.
+        An existing ZooKeeper may have further brokers. After `deadline` return True, and report the brokers that
+        have not.
         """
-        missing = [broker for broker in self._brokers if len(broker.live_brokers) < len(self._brokers)]
+        ids = {broker.broker_id for broker in self._brokers}
+        missing = [broker for broker in self._brokers if not ids <= broker.live_brokers]
         if not missing or time.monotonic() < deadline:
             return not missing
         for broker in missing:
             self._report(
-                f"{broker.name} has only {len(broker.live_brokers)} of {len(self._brokers)} brokers in its metadata; "
+                f"{broker.name} has only {len(ids & broker.live_brokers)} of {len(ids)} brokers in its metadata; "
                 "see the warnings and errors of the brokers"
             )
         return True

@@ -30,11 +30,17 @@ class DirectoryError(ValueError):
 
 
 class LocalBroker(NamedTuple):
-    """A broker's id, its server.properties, and the properties in it."""
+    """A broker's number in the name of its directory, its server.properties, and the properties in it."""
 
     id: int
     file: Path
     properties: Mapping[str, str]
+
+    @property
+    def broker_id(self) -> int:
+        """The id in the cluster, which differs from `id` if the file was edited."""
+        value = self.properties.get("node.id", self.properties.get("broker.id", ""))
+        return int(value) if value.isdigit() else self.id
 
     @property
     def zookeeper_connect(self) -> str:

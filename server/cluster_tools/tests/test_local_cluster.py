@@ -100,9 +100,11 @@ def test_lines_of_json_have_the_name_of_their_process_as_a_field(run, capfdbinar
     assert report["message"].startswith("broker 1 starts again") and report["process"] == "cluster"
 
 
-@pytest.mark.parametrize(("ids", "missing"), [("101,102", []), ("101", ["broker 1", "broker 2"])])
+@pytest.mark.parametrize(
+    ("ids", "missing"), [("7,101,102", []), ("101", ["broker 1", "broker 2"]), ("7,101", ["broker 1", "broker 2"])]
+)
 def test_the_brokers_in_the_metadata_of_each_are_awaited(handlers, monkeypatch, tmp_path, capfd, ids, missing):
-    """The ids are those of edited files. Brokers that cannot connect to each other do not delay the start for ever."""
+    """The ids are those of edited files, and 7 is another's broker. They are not awaited for ever."""
     program = (
         "print('T INFO server.broker odradek started address=127.0.0.1:1 data=/d', flush=True)\n"
         f"print('T INFO server.membership.live_brokers live brokers ids={ids}', flush=True)\n{WAIT}"
@@ -112,7 +114,9 @@ def test_the_brokers_in_the_metadata_of_each_are_awaited(handlers, monkeypatch, 
         monkeypatch.setattr(local_cluster, "_METADATA_S", 0.05)
     monkeypatch.setattr(LocalCluster, "_serve", lambda self: 0)
     directory = LocalDirectory(tmp_path)
-    assert LocalCluster(directory, directory.set_up(2, 0, "127.0.0.1:1"), [], "info", "text").run() == 0
+    for broker in directory.set_up(2, 0, "127.0.0.1:1"):
+        broker.file.write_text(broker.file.read_text().replace("broker.id=", "broker.id=10"))
+    assert LocalCluster(directory, directory.read_brokers(), [], "info", "text").run() == 0
     reports = [line for line in capfd.readouterr().out.splitlines() if line.startswith("cluster ")]
     found = [re.search(r"(broker \d) has only 1 of 2 brokers in its metadata", line) for line in reports]
     assert [match[1] for match in found if match] == missing
