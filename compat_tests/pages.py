@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 import odradek
 
 TIMEOUT_S = 180
@@ -31,6 +33,15 @@ def read_blocks(name: str) -> list[str]:
 def read_examples(name: str) -> list[str]:
     """Return the indented blocks in a page."""
     return [textwrap.dedent(block) for block in re.findall(r"(?<=\n\n)(?:    .*\n)+", read_page(name))]
+
+
+def set_default_cluster(directory: Path, monkeypatch: pytest.MonkeyPatch, bootstrap_servers: str) -> None:
+    """Let commands without --bootstrap-server use `bootstrap_servers`, by a profile file in `directory`."""
+    profiles = directory / "config" / "odradek" / "profiles.toml"
+    profiles.parent.mkdir(parents=True)
+    profiles.write_text(f'[default]\nbootstrap.servers = "{bootstrap_servers}"\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(directory / "config"))
+    monkeypatch.delenv("ODRADEK_PROFILE", raising=False)
 
 
 class PageShell:

@@ -15,7 +15,7 @@ import pytest
 
 import odradek
 from compat_tests.clients.common import wait_until
-from compat_tests.pages import PageShell, read_blocks, read_examples, read_page
+from compat_tests.pages import PageShell, read_blocks, read_examples, read_page, set_default_cluster
 from odradek.server.cluster_tools.zookeeper_server import find_ports
 from odradek.tools.cli.main import main
 
@@ -91,11 +91,7 @@ def test_messages_in_troubleshooting_are_in_the_source():
 def shell(tmp_path: Path, monkeypatch) -> Iterator[PageShell]:
     """A shell whose commands use free ports instead of 9092, also without --bootstrap-server, and 9192."""
     port, second_port = find_ports(2)
-    profiles = tmp_path / "config" / "odradek" / "profiles.toml"
-    profiles.parent.mkdir(parents=True)
-    profiles.write_text(f'[default]\nbootstrap.servers = "127.0.0.1:{port}"\n')
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.delenv("ODRADEK_PROFILE", raising=False)
+    set_default_cluster(tmp_path, monkeypatch, f"127.0.0.1:{port}")
     shell = PageShell(tmp_path, {":9092": f":{port}", ":9192": f":{second_port}"}, log_pattern="*.log")
     yield shell
     shell.kill("broker.pid")
