@@ -72,9 +72,9 @@ def plan(
     if to == "committed" and existing is not None:
         _refuse_different_offsets(pipeline, existing, reached, cluster)
     start, again, committed_partitions = _find_starts(pipeline, cluster, reached, to)
-    # A lost state may have been created in the current minute.
-    last = make_generation(now_ms, None) if old is None else old.generation
-    generation = make_generation(now_ms, last)
+    # A lost state or another copy, whose batches are replaced, may have been created in the current minute.
+    current = make_generation(now_ms, None)
+    generation = make_generation(now_ms, current if old is None else max(current, old.generation))
     lock = make_lock(pipeline, stateful, generation, make_state())
     lock = replace(lock, start=start, is_pending=True, topics=topics, takes_over=True)
     sentences = [*_describe_effects(pipeline, is_stateful, to, again)]

@@ -91,7 +91,7 @@ def test_reset_to_earliest(tmp_path):
 
     done = execute_plan(one, reset, group)
     assert read_lock(one.state_folder) == done == replace(reset.lock, is_pending=False)
-    assert done.generation == 10 and group.offsets == {A: 5, B: 0}
+    assert done.generation == 11 and group.offsets == {A: 5, B: 0}
     assert not get_checkpoint_folder(one.state_folder, lock).exists()
 
 
@@ -187,6 +187,14 @@ def test_a_reset_has_a_later_generation_than_a_state_that_was_lost_just_now(tmp_
     assert planned(one, None, "earliest", FakeCluster()).lock.generation > lost.generation
 
 
+def test_a_reset_has_a_later_generation_than_a_copy_that_was_created_just_now(tmp_path):
+    """Otherwise the batches of the copy would count as later than the reset, which would be refused."""
+    one, two = (pipeline(SOURCE + CONSOLE, folder=tmp_path / name) for name in "ab")
+    earlier = plan_start(two, None, FakeCluster(), 540_000).lock
+    copy = plan_start(one, None, FakeCluster(), 600_000).lock
+    assert planned(two, earlier, "earliest", FakeCluster()).lock.generation > copy.generation
+
+
 def test_reset_to_committed_in_the_middle_of_a_batch(tmp_path):
     sink = '[sink]\nconnector = "files"\npath = "out"\nformat = "json"\n'
     one, lock = begun(tmp_path, SOURCE + sink, planned=4, done=3)
@@ -237,13 +245,13 @@ def test_a_reset_that_is_interrupted_is_finished_later(tmp_path):
     with pytest.raises(ClusterError):
         execute_plan(one, planned(one, lock, "earliest", group), group)
     pending = read_lock(one.state_folder)
-    assert pending is not None and pending.is_pending and pending.generation == 10
+    assert pending is not None and pending.is_pending and pending.generation == 11
     assert any("a reset was started" in line for line in describe_state(read_state(one, pending)))
     group.fails = False
     finished = finish_reset(one, pending, group)
     assert finished == read_lock(one.state_folder) == replace(pending, is_pending=False)
     assert group.offsets == {A: 5, B: 0}
-    assert finish_reset(one, finished, StubCluster()) == finished and finished.generation == 10
+    assert finish_reset(one, finished, StubCluster()) == finished and finished.generation == 11
 
 
 def test_a_reset_after_one_that_was_interrupted_keeps_the_position(tmp_path):
@@ -254,7 +262,7 @@ def test_a_reset_after_one_that_was_interrupted_keeps_the_position(tmp_path):
     with pytest.raises(ClusterError):
         execute_plan(one, planned(one, lock, "committed", group), group)
     again = planned(one, read_lock(one.state_folder), "committed", group)
-    assert again.lock.start == {"orders": {A: 30, B: 7}} and again.lock.generation == 11
+    assert again.lock.start == {"orders": {A: 30, B: 7}} and again.lock.generation == 12
 
 
 def test_generations_grow_even_when_time_does_not(tmp_path):
