@@ -97,6 +97,8 @@ def read_acls(secured: Secured, chroot: str) -> dict[str, list[tuple[str, str, t
 
 def change_something(servers: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    # A broker of Apache Kafka that has started may not have itself in its metadata yet; the client would not ask again.
+    wait_until(lambda: admin.list_topics(timeout=30).brokers, what="the broker has its metadata")
     admin.create_topics([NewTopic("t", 1, 1)])["t"].result(30)
     entry = ConfigEntry("retention.ms", "1000", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[entry])
