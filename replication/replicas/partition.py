@@ -316,9 +316,7 @@ class Partition:
             if error.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not self._is_leadership_confirmed:
                 # After an out-of-order error producers begin a new epoch, and write batches again that the next leader
                 # may have. They repeat this batch instead, and find the present leader.
-                raise KafkaError(
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no follower in sync has fetched lately, and {error}"
-                ) from error
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._describe_unconfirmed(error)) from error
             raise
         # Refused batches are counted by their caller: an attempt that raises may be followed by another.
         traffic = self.traffic
@@ -369,7 +367,8 @@ class Partition:
         the read, up to its own high watermark (KIP-392).
 
         None if there are no records, or if the first batch does not fit and `at_least_one` is not set. Raises
-        KafkaError: as `readable_log`, OFFSET_OUT_OF_RANGE, KAFKA_STORAGE_ERROR.
+        KafkaError: as `readable_log`, OFFSET_OUT_OF_RANGE (NOT_LEADER_OR_FOLLOWER above the log end, if another broker
+        may lead), KAFKA_STORAGE_ERROR.
         """
         log = self._leader_log
         if log is None or current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
@@ -383,6 +382,12 @@ class Partition:
             return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
         except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
+            raise
+        except KafkaError as error:
+            is_of_consumer = isolation_level is not None and leader_only
+            if is_of_consumer and offset > log.log_end_offset and not self._is_leadership_confirmed:
+                # The next leader may have the offset. After an out-of-range error a consumer leaves its position.
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._describe_unconfirmed(error)) from error
             raise
 
     def region_to_end(self, offset: int, max_bytes: int) -> FileRegion | None:
@@ -461,6 +466,10 @@ class Partition:
     def _is_leadership_confirmed(self) -> bool:
         return self._leader_state is None or self._leader_state.is_confirmed()
 
+    @staticmethod
+    def _describe_unconfirmed(what: object) -> str:
+        return f"no follower in sync has fetched lately, and {what}"
+
     def _not_leading(self) -> KafkaError:
         if self.log is None and self._local_id in self.replicas:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic}-{self.index} is offline")
@@ -487,8 +496,17 @@ class Partition:
         return None
 
     def offset_for_leader_epoch(self, leader_epoch: int, current_leader_epoch: int = NO_EPOCH) -> tuple[int, int]:
-        """Return (largest epoch at or below `leader_epoch`, its end offset), or (-1, -1). Raises as `leading_log`."""
-        return self.leading_log(current_leader_epoch).offset_for_leader_epoch(leader_epoch)
+        """Return (largest epoch at or below `leader_epoch`, its end offset), or (-1, -1) for an epoch above all.
+
+        Raises KafkaError: as `leading_log`; UNKNOWN_LEADER_EPOCH for an epoch above the leader's, if another may lead.
+        """
+        log = self.leading_log(current_leader_epoch)
+        if leader_epoch > self.leader_epoch and not self._is_leadership_confirmed:
+            # (-1, -1) would be a truncation to consumers that have read records of the next leader, and forgotten its
+            # epoch, as librdkafka does when it bootstraps again (KIP-1102).
+            text = self._describe_unconfirmed(f"leader epoch {leader_epoch} is newer than {self.leader_epoch}")
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, text)
+        return log.offset_for_leader_epoch(leader_epoch)
 
     def list_offset(
         self,

@@ -53,6 +53,35 @@ def test_a_gap_is_an_error_only_of_a_leader_whose_followers_fetch():
     assert leader.log_end == 2
 
 
+# Consumers of the next leader
+
+
+def test_a_leader_that_may_be_replaced_moves_no_consumer():
+    """A consumer that has read from the next leader, and has forgotten its epoch, would otherwise be reset."""
+    leader = Leader((1, 2, 3))
+    leader.append(3)
+    partition, epoch = leader.partition, leader.partition.leader_epoch
+
+    def read(offset):
+        return partition.read(offset, 1000)
+
+    for follower in (2, 3):
+        leader.fetch(follower, 3)
+    assert partition.offset_for_leader_epoch(epoch + 1) == (-1, -1)
+    fails(E.OFFSET_OUT_OF_RANGE, read, 4)
+    leader.now_ms += CONFIRMED_WITHIN_MS + 1
+    fails(E.UNKNOWN_LEADER_EPOCH, partition.offset_for_leader_epoch, epoch + 1)
+    fails(E.NOT_LEADER_OR_FOLLOWER, read, 4)
+    assert partition.offset_for_leader_epoch(epoch) == (epoch, 3)
+    fails(E.OFFSET_OUT_OF_RANGE, read, -1)
+    assert read(3) is None
+    # A follower has the leader's epoch, and its fetch confirms the leader.
+    fails(E.OFFSET_OUT_OF_RANGE, lambda: partition.read(4, 1000, isolation_level=None))
+    leader.fetch(2, 3)
+    assert partition.offset_for_leader_epoch(epoch + 1) == (-1, -1)
+    fails(E.OFFSET_OUT_OF_RANGE, read, 4)
+
+
 # Section 10: high watermark
 
 
