@@ -1,4 +1,7 @@
-"""Random faults under load for some seconds; `python -m compat_tests.cluster.chaos` runs them for half an hour."""
+"""Random faults of brokers and of an ensemble of ZooKeeper under load for some seconds.
+
+`python -m compat_tests.cluster.chaos` runs them for half an hour.
+"""
 
 import os
 import secrets
@@ -6,6 +9,7 @@ import secrets
 import pytest
 
 from compat_tests.cluster.chaos import Chaos
+from compat_tests.cluster.faults import KILL_ZOOKEEPER_LEADER
 
 pytestmark = [pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(900)]
 
@@ -15,10 +19,11 @@ SECONDS = 25
 def test_nothing_acknowledged_is_lost_or_duplicated_by_random_faults(tmp_path):
     seed = os.environ.get("ODRADEK_CHAOS_SEED") or secrets.token_hex(4)
     print(f"ODRADEK_CHAOS_SEED={seed}")
-    chaos = Chaos(tmp_path, seed, zookeeper_servers=1, log=print)
+    chaos = Chaos(tmp_path, seed, zookeeper_servers=3, log=print, first_fault=KILL_ZOOKEEPER_LEADER)
     try:
         chaos.run(SECONDS)
     finally:
         print(chaos.log_text()[-10_000:])
+    assert chaos.faults.counts[KILL_ZOOKEEPER_LEADER] >= 1
     assert len(chaos.faults.counts) >= 3
     assert all(count >= 50 for count in chaos.acknowledged.values()), chaos.acknowledged

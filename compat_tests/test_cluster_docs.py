@@ -1,7 +1,13 @@
-"""The commands of docs/cluster.md, run as written, in one directory; only addresses are replaced."""
+"""The commands of docs/cluster.md, run as written, in one directory; only addresses are replaced.
 
+`compat_tests.cluster.mixed` reads the properties of Apache Kafka in a mixed cluster from the page.
+"""
+
+import contextlib
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.pages import PageShell, read_blocks, read_page
+from compat_tests.cluster.mixed import KAFKA_PROPERTIES
+from compat_tests.pages import PageShell, read_blocks, read_examples, read_page
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 
 PAGE = read_page("cluster.md")
@@ -21,12 +28,16 @@ pytestmark = [
 ]
 
 
+def find_first_port() -> int:
+    """Return a port in whose decade the next ones can be formed by the page's `909$id`."""
+    return next(port for port in find_ports(200) if port % 10 == 1)
+
+
 class Shell(PageShell):
     """Runs blocks of the page, whose ports are 9091 to 9094."""
 
     def __init__(self, directory: Path, zookeeper_connect: str) -> None:
-        # A port in whose decade the next ones can be formed by the page's `909$id`.
-        first_port = next(port for port in find_ports(200) if port % 10 == 1)
+        first_port = find_first_port()
         addresses = {"127.0.0.1:2181": zookeeper_connect, ":909": f":{str(first_port)[:-1]}"}
         super().__init__(directory, addresses, log_pattern="broker-*.log")
 
@@ -71,6 +82,65 @@ def test_the_commands_of_the_page(shell):
     run_next("partition elect")
     run_next("for id in 4 3 2 1")
     assert list(blocks) == []
+
+
+# With job control a background job is a process group, to which Ctrl-C sends SIGINT.
+RUN_IN_TERMINAL = """set -m
+{command} > {name}.log 2>&1 &
+echo $! > {name}.pid
+until grep -q '{text}' {name}.log; do kill -0 $(cat {name}.pid); sleep 0.1; done
+"""
+INTERRUPT = """kill -INT -- -$(cat {name}.pid)
+while kill -0 -- -$(cat {name}.pid) 2> /dev/null; do sleep 0.1; done
+tail -n 1 {name}.log
+"""
+TERMINALS = ("first", "second", "third")
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[PageShell]:
+    first_port = find_first_port()
+    replaced = {"odradek cluster start": f"odradek cluster start --port {first_port}", ":9092": f":{first_port}"}
+    yield PageShell(tmp_path, replaced, log_pattern="*.log")
+    for name in TERMINALS:
+        if (file := tmp_path / f"{name}.pid").exists():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(int(file.read_text()), signal.SIGKILL)
+
+
+def test_the_trial_of_the_page(trial):
+    """Three brokers start, then four; one of them is killed, and started again in another terminal."""
+    start = read_examples("cluster.md")[0].strip()
+    [growth] = re.findall(r"`(--brokers 4)`", PAGE)
+    [again] = re.findall(r"`(odradek start data-cluster/\S+)`", PAGE)
+    address = "--bootstrap-server 127.0.0.1:9092"
+    await_replicas = f"until odradek cluster status {address} > status; do sleep 0.2; done; cat status"
+    first, second, third = TERMINALS
+
+    def run_in_terminal(name: str, command: str, text: str) -> None:
+        trial.run(RUN_IN_TERMINAL.format(command=command, name=name, text=text))
+
+    run_in_terminal(first, start, "started bootstrap_servers=")
+    assert "brokers           3\n" in trial.run(f"odradek cluster status {address}")
+    assert "3 replicas" in trial.run(f"odradek topic create kept {address}")
+    assert trial.run(INTERRUPT.format(name=first)) == "cluster  | stopped\n"
+
+    run_in_terminal(second, start.replace("--brokers 3", growth), "started bootstrap_servers=")
+    assert "brokers           4\n" in trial.run(await_replicas)
+    assert "kept" in trial.run(f"odradek topic list {address}")
+    trial.run(f"kill -KILL $(pgrep -f -P $(cat {second}.pid) data-cluster/broker-2/server.properties)")
+    # Its id is in use until its session has expired.
+    run_in_terminal(third, f"until {again}; do sleep 0.5; done", "odradek started")
+    trial.run(f"until odradek cluster status {address} | grep '^brokers  *4$'; do sleep 0.2; done")
+    trial.run(await_replicas)
+
+
+def test_the_properties_of_kafka_in_a_mixed_cluster():
+    """The mixed clusters of other tests have them."""
+    assert KAFKA_PROPERTIES == {
+        "inter.broker.protocol.version": "3.9",
+        "zookeeper.metadata.migration.enable": "false",
+    }
 
 
 def test_the_fixture_of_the_page(tmp_path):

@@ -172,4 +172,6 @@ def test_a_wrong_password_prevents_the_start(secured: Secured, tmp_path: Path, m
     monkeypatch.setenv("KAFKA_OPTS", f"-Djava.security.auth.login.config={tmp_path / 'wrong.conf'}")
     with pytest.raises(Exception, match="ZooKeeper refuses the user name or the password") as failure:
         OdradekBroker({**secured.properties("/wrong"), "broker.id": "1"}).start()
+    assert "exit code 1;" in str(failure.value)
+    assert str(failure.value).count(" ERROR ") == 1
     assert "wrong-secret" not in str(failure.value)

@@ -62,14 +62,21 @@ PROPERTIES = {
 class Chaos:
     """A cluster behind proxies, its clients, and faults that are determined by a seed."""
 
-    def __init__(self, directory: Path, seed: str, zookeeper_servers: int, log: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        seed: str,
+        zookeeper_servers: int,
+        log: Callable[[str], object],
+        first_fault: str | None = None,
+    ) -> None:
         self._directory = directory
         self._seed = seed
         self._log = log
         self._cluster = OdradekCluster(PROPERTIES, directory=directory / "cluster", zookeeper_servers=zookeeper_servers)
         brokers = self._cluster.brokers.items()
         self._links = Links({broker_name(number): f"{broker.directory}/" for number, broker in brokers})
-        self.faults = Faults(self._cluster, self._links, Random(seed), log)
+        self.faults = Faults(self._cluster, self._links, Random(seed), log, first_fault)
         self.acknowledged: dict[str, int] = {}
 
     def run(self, seconds: float) -> None:

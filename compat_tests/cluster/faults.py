@@ -17,6 +17,8 @@ SHORTEST_S, LONGEST_S = 0.5, 7.0
 """Duration of a fault: the sessions of brokers expire during some of the faults only."""
 LONGEST_PAUSE_S = 3.0
 CALL_S = 0.1
+KILL_ZOOKEEPER_LEADER = "kill the leader of ZooKeeper"
+"""Name of a fault of an ensemble, which interrupts all sessions until another server is elected."""
 
 
 def broker_name(broker_id: int) -> str:
@@ -40,10 +42,18 @@ class Fault(NamedTuple):
 class Faults:
     """Faults of all kinds, in a random order; at most MOST_FAULTS at a time, each of another node.
 
+    first: kind of the first fault; None for a random one
     counts: number of faults of each kind
     """
 
-    def __init__(self, cluster: OdradekCluster, links: Links, random: Random, log: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        cluster: OdradekCluster,
+        links: Links,
+        random: Random,
+        log: Callable[[str], object],
+        first: str | None = None,
+    ) -> None:
         assert cluster.zookeeper is not None
         self._cluster = cluster
         self._zookeeper = cluster.zookeeper.servers
@@ -52,7 +62,7 @@ class Faults:
         self._log = log
         self.counts: Counter[str] = Counter()
         self._active: list[Fault] = []
-        self._coming: list[str] = []
+        self._coming = [] if first is None else [first]
         self._of_brokers: dict[str, Callable[[int], Callable[[], object]]] = {
             "kill": self._kill,
             "stop": self._stop,
@@ -65,6 +75,7 @@ class Faults:
         self._of_zookeeper: dict[str, Callable[[int], Callable[[], object]]] = {
             "kill ZooKeeper": self._kill_zookeeper,
             "pause ZooKeeper": self._pause_zookeeper,
+            KILL_ZOOKEEPER_LEADER: self._kill_zookeeper,
         }
 
     def run(self, seconds: float, check: Callable[[], object]) -> None:
@@ -96,6 +107,8 @@ class Faults:
         name = zookeeper_name if kind in self._of_zookeeper else broker_name
         busy = {fault.node for fault in self._active}
         free = [number for number in numbers if name(number) not in busy]
+        if kind == KILL_ZOOKEEPER_LEADER:
+            free = [number for number in free if self._zookeeper[number].is_leader()]
         if free:
             number = self._random.choice(free)
             seconds = self._random.uniform(SHORTEST_S, LONGEST_S)

@@ -16,6 +16,7 @@ from compat_tests import processes
 from compat_tests.apache_kafka.broker import BrokerError
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from compat_tests.clients.common import wait_until
+from compat_tests.pages import read_examples
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import BrokerFailedError, OdradekBroker
 from odradek.testing_cluster import CLUSTER_PROPERTIES
@@ -34,6 +35,9 @@ PROPERTIES: Mapping[str, str] = {
     "auto.leader.rebalance.enable": "false",
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
 }
+
+KAFKA_PROPERTIES: Mapping[str, str] = dict(line.split("=") for line in read_examples("cluster.md")[-1].split())
+"""Properties of Apache Kafka's brokers only, as in docs/cluster.md."""
 
 
 class MixedCluster:
@@ -83,7 +87,7 @@ class MixedCluster:
         directory = self.directory / f"broker-{number}"
         properties = {**self._properties, "listeners": f"{self._protocol}://{self._host}:{self._ports[number]}"}
         if self.kinds[number] == KAFKA:
-            quick = {**properties, "controlled.shutdown.retry.backoff.ms": "500"}
+            quick = {**properties, **KAFKA_PROPERTIES, "controlled.shutdown.retry.backoff.ms": "500"}
             return ZooKeeperModeBroker(number, self.zookeeper.connect, directory, quick)
         own = {"broker.id": str(number), "zookeeper.connect": self.zookeeper.connect}
         return OdradekBroker({**properties, **own}, directory=directory, log_level="info")

@@ -303,7 +303,8 @@ class Controller:
         except SessionExpiredError:
             raise
         except Exception as error:
-            logger.error("this broker cannot take over as the controller and resigns: %r", error)
+            # The caller logs the error, or ends the start with it.
+            logger.warning("this broker cannot take over as the controller and resigns error=%s", error)
             self._abstains = True
             self.deletion.run_later(ABSTENTION_MS, self._stop_abstaining)
             try:

@@ -73,11 +73,13 @@ class TransactionTooLargeError(MetadataStoreError):
 class TransactionError(MetadataStoreError):
     """An operation of a transaction was rejected, so none was executed.
 
-    `index` is the position of the rejected operation, `cause` its error.
+    `index` is the position of the rejected operation, `cause` its error. The message of a StoreUnavailableError, which
+    contains the node and the remedy, is also that of the transaction.
     """
 
     def __init__(self, index: int, cause: MetadataStoreError) -> None:
-        super().__init__(f"operation {index}: {type(cause).__name__} {cause}")
+        is_complete = isinstance(cause, StoreUnavailableError)
+        super().__init__(str(cause) if is_complete else f"operation {index}: {type(cause).__name__} {cause}")
         self.index = index
         self.cause = cause
 

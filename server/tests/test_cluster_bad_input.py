@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from odradek.server.cluster_tools.zookeeper_server import find_port
+from odradek.server.tests.refused_start import TIMEOUT_S, refuse_start
 from odradek.testing_cluster import OdradekCluster
-
-TIMEOUT_S = 60
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("cluster")]
 
@@ -32,13 +31,7 @@ def refuse(cluster, tmp_path):
             "zookeeper.connect": cluster.zookeeper_connect,
             **{name.replace("_", "."): value for name, value in values.items()},
         }
-        overrides = [f"--override={name}={value}" for name, value in properties.items()]
-        command = [sys.executable, "-m", "odradek", "start", "--log-level", "warning", *overrides]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-        assert (done.returncode, done.stderr) == (1, ""), done
-        [line] = done.stdout.splitlines()
-        assert " ERROR server.broker cannot start: " in line
-        return line.partition("cannot start: ")[2]
+        return refuse_start(properties)
 
     return refuse
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka.admin import KafkaAdminClient, NewTopic
 from kazoo.client import KazooClient
+from kazoo.security import ACL, make_acl
 
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.store import MetadataStoreError, StoreUnavailableError
@@ -19,8 +21,11 @@ from odradek.server.environment import Environment
 from odradek.server.security.tls.certificates import Authority
 from odradek.server.store_location import open_zookeeper_store
 from odradek.server.stores.tests.zookeeper import TestReactor
-from odradek.server.stores.zookeeper.client import ReactorHandler
+from odradek.server.stores.zookeeper.client import MultiReadingClient, ReactorHandler
 from odradek.server.stores.zookeeper.digest_md5 import DigestError, DigestMd5
+from odradek.server.stores.zookeeper.settings import Credentials
+from odradek.server.tests.refused_start import refuse_start
+from odradek.testing import OdradekBroker
 
 JAAS = """\
 Server {
@@ -31,6 +36,8 @@ Server {
 """
 ALICE = ("alice", "alice's secret \\\"1\\\"")
 BOB = ("bob", "bob-secret")
+NONE: list[ACL] = []
+READ = [make_acl("world", "anyone", read=True)]
 NETTY = "org.apache.zookeeper.server.NettyServerCnxnFactory"
 
 
@@ -239,6 +246,82 @@ def test_access_to_nodes(server: Server, reactor: TestReactor, kind: str) -> Non
     reactor.run(store.set("/config/topics", b"y"))
     for one in (store, other):
         reactor.run(one.close())
+
+
+def refuse(server: Server, properties: dict[str, str], chroot: str, directory: Path, log_level: str = "warning") -> str:
+    """Start a broker process, which is refused; return the only line in its log, without the remedy for a node."""
+    own = {"broker.id": "2", "listeners": f"PLAINTEXT://127.0.0.1:{find_port()}", "log.dirs": str(directory)}
+    connect = {"zookeeper.connect": server.zookeeper.connect + chroot}
+    line = refuse_start({**own, **properties, **connect}, log_level)
+    return line.partition("; authenticate as the user that created it (zookeeper.sasl.jaas.config, ")[0]
+
+
+@pytest.mark.parametrize("user", [("alice", "wrong"), ("nobody", "wrong")])
+def test_a_broker_with_a_wrong_password_does_not_start(server: Server, tmp_path: Path, user: tuple[str, str]) -> None:
+    assert refuse(server, server.sasl(user), "/wrong", tmp_path) == (
+        "ZooKeeper refuses the user name or the password; check zookeeper.sasl.jaas.config and the server's JAAS file"
+    )
+
+
+@pytest.fixture(scope="module")
+def owner(server: Server) -> Iterator[Any]:
+    """A client of Alice."""
+    client = MultiReadingClient(hosts=server.zookeeper.connect)
+    client.authenticate(Credentials(ALICE[0], "alice's secret \"1\""), lambda: None, lambda why: None)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_a_broker_without_access_to_the_nodes_of_another_user_does_not_start(server: Server, tmp_path: Path) -> None:
+    properties = {**server.sasl(ALICE), "zookeeper.set.acl": "true", "broker.id": "1"}
+    with OdradekBroker({**properties, "zookeeper.connect": f"{server.zookeeper.connect}/of-alice"}):
+        pass
+    for other in (server.sasl(BOB), {}):
+        refusal = refuse(server, other, "/of-alice", tmp_path)
+        assert refusal == "ZooKeeper denies access to /config/brokers"
+    assert refuse(server, {}, "/of-alice/new", tmp_path) == "ZooKeeper denies access to /of-alice/new"
+
+
+@pytest.fixture(scope="module")
+def open_chroot(server: Server) -> str:
+    """The path of a cluster with a topic, to whose nodes everyone has access."""
+    with OdradekBroker({"zookeeper.connect": f"{server.zookeeper.connect}/open", "broker.id": "1"}) as broker:
+        admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)
+        admin.create_topics([NewTopic("t", 1, 1)])
+        admin.close()
+    return "/open"
+
+
+@pytest.mark.parametrize(
+    ("path", "permissions", "denied", "log_level"),
+    [
+        ("/cluster/id", NONE, "/cluster/id", "warning"),
+        # One of the nodes of a request for many.
+        ("/config/topics/t", NONE, "/config/topics/t", "warning"),
+        # An operation of a transaction.
+        ("/brokers/ids", READ, "/brokers/ids/2", "warning"),
+        # The broker becomes the controller, and resigns with a warning.
+        ("/brokers/topics/t/partitions/0/state", NONE, "/brokers/topics/t/partitions/0/state", "error"),
+        ("/brokers/topics/t/partitions/0/state", READ, "/brokers/topics/t/partitions/0/state", "error"),
+    ],
+)
+def test_a_broker_without_access_to_a_node_does_not_start(
+    server: Server,
+    owner: Any,
+    open_chroot: str,
+    tmp_path: Path,
+    path: str,
+    permissions: list[ACL],
+    denied: str,
+    log_level: str,
+) -> None:
+    owner.set_acls(open_chroot + path, [make_acl("sasl", ALICE[0], all=True), *permissions])
+    try:
+        assert refuse(server, {}, open_chroot, tmp_path, log_level) == f"ZooKeeper denies access to {denied}"
+    finally:
+        owner.set_acls(open_chroot + path, [make_acl("world", "anyone", all=True)])
 
 
 def test_sasl_after_a_reconnection(server: Server, reactor: TestReactor) -> None:

@@ -154,8 +154,15 @@ def test_many_nodes_are_read_with_one_request(bench):
     nodes = cast(list[Node | None], bench.seen[-1])
     assert [node and node.data for node in nodes] == [b"1", None]
     bench.begin(bench.store.get_many(["/a"]))
-    bench.answer(exceptions.NoAuthError())
+    bench.answer(exceptions.MarshallingError())
     assert isinstance(bench.seen[-1], StoreUnavailableError)
+
+
+def test_denied_access_to_one_of_many_nodes_is_reported_with_its_path(bench):
+    bench.begin(bench.store.get_many(["/a", "/b", "/c"]))
+    bench.answer([(b"1", stat()), exceptions.NoAuthError(), None])
+    assert isinstance(bench.seen[-1], StoreUnavailableError)
+    assert str(bench.seen[-1]).startswith("ZooKeeper denies access to /b; ")
 
 
 def test_old_servers_need_a_request_for_each_node():

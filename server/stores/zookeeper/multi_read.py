@@ -16,7 +16,11 @@ _END = MultiHeader(-1, True, -1)
 
 
 class MultiRead:
-    """The request, with the interface of kazoo's. Its result is a list of data and stat; None for a missing node."""
+    """The request, with the interface of kazoo's. Its result is a list of data and stat; None for a missing node.
+
+    A node that may not be read is an error of kazoo in the list, as in the result of kazoo's transactions. If it were
+    raised, kazoo would log it.
+    """
 
     type: Final = 22
 
@@ -33,17 +37,15 @@ class MultiRead:
         return content
 
     @staticmethod
-    def deserialize(content: bytes, offset: int) -> list[tuple[bytes | None, ZnodeStat] | None]:
-        """Return the result. Raises an error of kazoo if a node may not be read."""
-        nodes: list[tuple[bytes | None, ZnodeStat] | None] = []
+    def deserialize(content: bytes, offset: int) -> list[tuple[bytes | None, ZnodeStat] | Exception | None]:
+        """Return the result."""
+        nodes: list[tuple[bytes | None, ZnodeStat] | Exception | None] = []
         header, offset = MultiHeader.deserialize(content, offset)
         while not header.done:
             if header.type == _ERROR:
                 [code] = int_struct.unpack_from(content, offset)
                 offset += int_struct.size
-                if code != NoNodeError.code:
-                    raise EXCEPTIONS[code]()
-                nodes.append(None)
+                nodes.append(None if code == NoNodeError.code else EXCEPTIONS[code]())
             else:
                 data, offset = read_buffer(content, offset)
                 nodes.append((data, ZnodeStat._make(stat_struct.unpack_from(content, offset))))

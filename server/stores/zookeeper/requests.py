@@ -156,9 +156,14 @@ def read_node(result: object) -> Node:
     return Node(data, read_stat(stat))
 
 
-def read_nodes(result: object) -> list[Node | None]:
-    """Return the result of `get_many`."""
-    return [None if one is None else read_node(one) for one in cast(list[object], result)]
+def read_nodes(result: object, paths: Sequence[str]) -> list[Node | None]:
+    """Return the result of `get_many`. Raises MetadataStoreError if one of the nodes could not be read."""
+    nodes: list[Node | None] = []
+    for path, one in zip(paths, cast(list[object], result), strict=True):
+        if isinstance(one, Exception):
+            raise translate_error(one, path)
+        nodes.append(None if one is None else read_node(one))
+    return nodes
 
 
 def read_stat(result: object) -> NodeStat:

@@ -276,7 +276,7 @@ class ZooKeeperStore(MetadataStore):
             if not isinstance(call.error, UnimplementedError):
                 if call.error is not None:
                     raise requests.translate_error(call.error, ", ".join(paths))
-                return requests.read_nodes(call.value)
+                return requests.read_nodes(call.value, paths)
             self._has_multi_read = False
         reads = [self._get(path, watch) for path in paths]
         calls = [await read for read in reads]
