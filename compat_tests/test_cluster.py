@@ -11,6 +11,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import KafkaConnectionError
 
 from compat_tests.clients.common import wait_until
+from compat_tests.cluster.copying import PartitionCopier
 from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
 from compat_tests.cluster.replicas import compare_logs, describe, wait_until_in_sync
 from compat_tests.cluster.strict_readers import (
@@ -80,7 +81,7 @@ def test_a_rolling_restart_interrupts_no_client(cluster, admin, tmp_path):
 
     No exception is made for errors after which a transaction has to be aborted: there are none.
     """
-    topics = ("rolled", "rolled-records", "rolled-transactions")
+    topics = ("rolled", "rolled-records", "rolled-transactions", "rolled-copy")
     for topic in topics:
         create(admin, topic)
     servers = cluster.bootstrap_servers
@@ -96,6 +97,7 @@ def test_a_rolling_restart_interrupts_no_client(cluster, admin, tmp_path):
         JavaReader("read-by-java", servers, "rolled-records", tmp_path),
     ]
     committed = ConfluentReader("read-committed", servers, "rolled-transactions")
+    copier = PartitionCopier(servers, "rolled", "rolled-copy", tmp_path)
 
     def progress() -> None:
         """Wait until each client has progressed."""
@@ -104,7 +106,7 @@ def test_a_rolling_restart_interrupts_no_client(cluster, admin, tmp_path):
         wait_for_more({**dict.fromkeys(readers, names), committed: [""]})
 
     with running([*readers, committed]):
-        with running(writers), load, transactions:
+        with running([copier]), running(writers), load, transactions:
             progress()
             for broker_id in sorted(cluster.brokers):
                 assert cluster.stop_broker(broker_id) == 0
@@ -119,6 +121,7 @@ def test_a_rolling_restart_interrupts_no_client(cluster, admin, tmp_path):
             reader.wait_until_read(records)
         committed.wait_until_read(in_transactions)
     assert not transactions.errors
+    assert not copier.troubles and not copier.failures
     complaints = [trouble for writer in writers for trouble in writer.ledger.troubles]
     complaints += check_log([writer.ledger for writer in writers], records, committed_only=True)
     complaints += [complaint for reader in readers for complaint in reader.check(records)]
@@ -126,6 +129,8 @@ def test_a_rolling_restart_interrupts_no_client(cluster, admin, tmp_path):
     assert not complaints, shown(complaints)
     check_transactions(transactions, read_numbers(servers, "rolled-transactions", PARTITIONS))
     check(cluster, admin, "rolled", load)
+    written, copied = (read_whole(servers, topic, 1, "read_committed")[0] for topic in ("rolled", "rolled-copy"))
+    assert [record.value for record in copied] == [record.value for record in written], "the copy differs"
 
 
 def test_a_leader_that_was_paused_loses_its_leadership_and_no_record(cluster, admin):

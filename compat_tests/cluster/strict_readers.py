@@ -8,9 +8,8 @@ import re
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +22,22 @@ from compat_tests.kill.history import Log, Stored, split
 from compat_tests.limits import ANSWERS_S, READ_S
 
 COMMIT_TIMEOUT_MS = 30_000
-WARNING = re.compile(r"\[.*\] WARN ")
+WARNING = re.compile(rb"\[.*\] WARN ")
 READ_COMMITTED = {"isolation.level": "read_committed", "auto.offset.reset": "earliest", "enable.auto.commit": False}
 
 
 class StrictReader(ABC):
-    """A group member whose records and errors are kept."""
+    """A group member that keeps its records by partition, in the order of their receipt, and its errors.
+
+    counts: number of records by writer
+    errors: errors that the client reported to the application
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.counts: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self._records: dict[int, list[Stored]] = defaultdict(list)
 
     @abstractmethod
     def start(self) -> None: ...
@@ -48,25 +54,40 @@ class StrictReader(ABC):
         """Stop without waiting for the end."""
 
     @abstractmethod
-    def read(self) -> dict[int, list[Stored]]:
-        """Return the records received so far, by partition and in the order of their receipt."""
+    def update(self) -> None:
+        """Bring records and errors up to date."""
 
-    @abstractmethod
-    def errors(self) -> list[str]:
-        """Return the errors that the client reported to the application."""
+    def _add(self, partition: int, offset: int, value: bytes) -> None:
+        self._records[partition].append(Stored(offset, value))
+        self.counts[split(value)[0]] += 1
 
     def wait_until_read(self, log: Log) -> None:
         """Wait for as many records as there are in a log."""
         expected = sum(map(len, log.values()))
-        wait_until(lambda: sum(map(len, self.read().values())) >= expected or self.errors(), READ_S, self.name)
+        self._wait_until(lambda: self.counts.total() >= expected)
+
+    def wait_for_more(self, before: Mapping[str, int], number: int) -> None:
+        """Wait until the number of records of each writer has increased by `number`."""
+        self._wait_until(lambda: all(self.counts[name] >= count + number for name, count in before.items()))
+        assert not self.errors, f"{self.name}: {self.errors}"
+
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition or an error."""
+
+        def is_over() -> bool:
+            self.update()
+            return bool(self.errors) or condition()
+
+        wait_until(is_over, READ_S, lambda: f"{self.name} has read {dict(self.counts)}")
 
     def check(self, log: Log) -> list[str]:
         """Return the errors, and the differences from a log, which has to be read completely, once and in order."""
-        found = self.read()
+        self.update()
+        found = self._records
         wrong = [partition for partition, records in log.items() if found.get(partition, []) != records]
         rows = {partition: (len(found.get(partition, [])), len(log[partition])) for partition in wrong}
         complaints = [f"{self.name}: records of partitions differ (read, written): {rows}"] if rows else []
-        return complaints + [f"{self.name}: {error}" for error in self.errors()]
+        return complaints + [f"{self.name}: {error}" for error in self.errors]
 
 
 class ThreadedReader(StrictReader):
@@ -76,8 +97,6 @@ class ThreadedReader(StrictReader):
         super().__init__(name)
         self._bootstrap_servers = bootstrap_servers
         self._topic = topic
-        self._records: dict[int, list[Stored]] = defaultdict(list)
-        self._errors: list[str] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -93,11 +112,8 @@ class ThreadedReader(StrictReader):
         self._thread.join(ANSWERS_S)
         assert not self._thread.is_alive(), f"{self.name} did not end in {ANSWERS_S} s"
 
-    def read(self) -> dict[int, list[Stored]]:
-        return dict(self._records)
-
-    def errors(self) -> list[str]:
-        return self._errors
+    def update(self) -> None:
+        """Do nothing: the thread adds what it receives."""
 
     def _run(self) -> None:
         try:
@@ -105,7 +121,7 @@ class ThreadedReader(StrictReader):
                 while not self._stopping.is_set():
                     self._read_and_commit(consumer)
         except Exception as error:
-            self._errors.append(repr(error))
+            self.errors.append(repr(error))
 
     @abstractmethod
     def _make_consumer(self) -> Any: ...
@@ -128,7 +144,7 @@ class ConfluentReader(ThreadedReader):
         for message in messages:
             if message.error() is not None:
                 raise KafkaException(message.error())
-            self._records[message.partition()].append(Stored(message.offset(), message.value()))
+            self._add(message.partition(), message.offset(), message.value())
         if messages:
             for committed in consumer.commit(asynchronous=False):
                 if committed.error is not None:
@@ -146,7 +162,8 @@ class KafkaPythonReader(ThreadedReader):
     def _read_and_commit(self, consumer: Any) -> None:
         polled = consumer.poll(timeout_ms=100)
         for partition, messages in polled.items():
-            self._records[partition.partition] += [Stored(message.offset, message.value) for message in messages]
+            for message in messages:
+                self._add(partition.partition, message.offset, message.value)
         if polled:
             consumer.commit(timeout_ms=COMMIT_TIMEOUT_MS)
 
@@ -156,13 +173,12 @@ class JavaReader(StrictReader):
 
     def __init__(self, name: str, bootstrap_servers: str, topic: str, directory: Path) -> None:
         super().__init__(name)
-        self._records: dict[int, list[Stored]] = defaultdict(list)
-        self._errors: list[str] = []
-        self._parsed = 0
+        self._output = directory / f"{name}.out"
+        self._position = 0
         config = directory / f"{name}.properties"
         config.write_text("isolation.level=read_committed\n")
         self._tool = tools.RunningTool(
-            directory / f"{name}.out",
+            self._output,
             tools.VERIFIABLE_CONSUMER,
             *("--bootstrap-server", bootstrap_servers, "--topic", topic, "--group-id", name),
             *("--reset-policy", "earliest", "--verbose", "--command-config", str(config)),
@@ -183,45 +199,31 @@ class JavaReader(StrictReader):
     def abandon(self) -> None:
         self._tool.__exit__(None, None, None)
 
-    def read(self) -> dict[int, list[Stored]]:
-        self._parse()
-        return dict(self._records)
+    def update(self) -> None:
+        """Parse the lines that have been completed since the last call.
 
-    def errors(self) -> list[str]:
-        """Return commits that failed, and lines that are neither events nor warnings in the log."""
-        self._parse()
-        return self._errors
-
-    def _parse(self) -> None:
-        """Parse the lines that have been completed since the last call."""
-        lines = [line for line in self._tool.output().splitlines(keepends=True) if line.endswith("\n")]
-        for line in lines[self._parsed :]:
-            if line.startswith("{"):
-                self._take(json.loads(line))
-            elif not WARNING.match(line):
-                self._errors.append(line)
-        self._parsed = len(lines)
+        Commits that failed are errors, and so are lines that are neither events nor warnings in the log.
+        """
+        with open(self._output, "rb") as output:
+            output.seek(self._position)
+            for line in output:
+                if not line.endswith(b"\n"):
+                    break
+                self._position += len(line)
+                if line.startswith(b"{"):
+                    self._take(json.loads(line))
+                elif not WARNING.match(line):
+                    self.errors.append(line.decode())
 
     def _take(self, event: dict[str, Any]) -> None:
         if event["name"] == "record_data":
-            self._records[event["partition"]].append(Stored(event["offset"], event["value"].encode()))
+            self._add(event["partition"], event["offset"], event["value"].encode())
         elif event["name"] == "offsets_committed" and not event["success"]:
-            self._errors.append(str(event))
-
-
-def count_by_writer(reader: StrictReader) -> Counter[str]:
-    """Return the number of records that a reader has received from each writer."""
-    return Counter(split(record.value)[0] for records in reader.read().values() for record in records)
+            self.errors.append(str(event))
 
 
 def wait_for_more(writers: Mapping[StrictReader, Collection[str]], number: int = 10) -> None:
     """Wait until each reader has received that many more records of each of its writers."""
-    before = {reader: count_by_writer(reader) for reader in writers}
-
-    def is_reached(reader: StrictReader) -> bool:
-        now = count_by_writer(reader)
-        return bool(reader.errors()) or all(now[name] >= before[reader][name] + number for name in writers[reader])
-
+    before = {reader: {name: reader.counts[name] for name in names} for reader, names in writers.items()}
     for reader in writers:
-        wait_until(partial(is_reached, reader), READ_S, partial(count_by_writer, reader))
-        assert not reader.errors(), f"{reader.name}: {reader.errors()}"
+        reader.wait_for_more(before[reader], number)
