@@ -368,6 +368,8 @@ class Controller:
         """Take the replicas of a broker offline whose log directory failed."""
 
         async def work() -> None:
+            # Another member of an ISR may have restarted without its last records.
+            await self._store_changes.follow_brokers()
             if self._is_registered(broker_id, broker_epoch):
                 await self.changes.take_offline_on(broker_id, self._name_replicas(replicas))
 

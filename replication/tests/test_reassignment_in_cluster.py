@@ -2,12 +2,16 @@
 
 import pytest
 
+from odradek.replication.controller import context
+from odradek.replication.controller.partitions import reassignment
 from odradek.replication.controller.states.partition_states import elect_leader
+from odradek.replication.controller.topics import changes
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import SetData, run_now
 from odradek.replication.tests.cluster_requests import alter, create, states
 from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.support import lose_next_response
 
 
 @pytest.fixture
@@ -77,6 +81,33 @@ def test_a_state_that_another_broker_wrote_is_read_again(world):
     [(leader, epoch, isr)] = states(world, "t")
     assert (leader, epoch, isr) == (2, changed.leader_epoch + 1, (2,))
     assert node(world) == ((2, 3, 1), (3,), (1,))
+
+
+def test_a_reassignment_whose_response_was_lost_is_published_and_completed(world):
+    """The states that are read again are the wanted ones, so that the repetition changes nothing."""
+    lose_next_response(world.active.store)
+    assert begin(world, [3, 4]) == {0: None}
+    assert ("LAI", {"t-0": (1, 1, [1, 2], "new")}) in world.take()[3]
+    alter(world, "t", 0, [1, 2, 3, 4], leader_epoch=1, partition_epoch=partition_epoch(world))
+    world.executor.finish()
+    assert node(world) == ((3, 4), (), ())
+    assert {broker_id for broker_id, fake in world.fakes.items() if ("t", 0) in fake.roles} == {3, 4}
+
+
+def test_a_request_of_an_operator_that_is_too_large_ends_no_takeover(world, monkeypatch, caplog):
+    """It stayed in its node, and each new controller failed with it and resigned."""
+    create(world, "large", *[(1, 2)] * 300)
+    for module in (context, changes):
+        monkeypatch.setattr(module, "MAX_TRANSACTION_BYTES", 3_000)
+    monkeypatch.setattr(reassignment, "_ROOM_BYTES", 1_000)
+    request = znodes.encode_reassignments({("large", index): (3, 4) for index in range(300)})
+    run_now(world.server.connect().create(znodes.REASSIGN_PARTITIONS, request))
+    world.executor.finish()
+    world.crash(world.active.fake.broker_id)
+    world.executor.finish()
+    assert world.active.controller.is_active
+    assert "refused reassignments topic=large partitions=300" in caplog.text
+    assert run_now(world.server.connect().exists(znodes.REASSIGN_PARTITIONS)) is None
 
 
 def test_a_broker_that_shuts_down_is_not_elected(world):

@@ -7,6 +7,7 @@ from odradek.replication.metadata.store import StoreDamagedError, run_now
 from odradek.replication.tests.cluster_requests import alter_row, create, delete, nodes, shut_down, states
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.test_reassignment_in_cluster import begin
+from odradek.replication.tests.test_replica_recovery import fail_directory
 
 
 @pytest.fixture
@@ -250,6 +251,17 @@ def test_a_cancelled_reassignment_after_an_unnoticed_restart_leaves_no_isr_witho
     events.release()
     world.executor.finish()
     assert states(world, "t") == [(3, 2, (3,))]
+
+
+def test_a_log_directory_that_fails_after_an_unnoticed_restart_makes_no_restarted_replica_the_leader(world):
+    """It was elected, and the records of the failed directory would have been truncated once it worked again."""
+    create(world, "t", (2, 3))
+    events = HeldEvents(world.active.controller)
+    restart(world, 3)
+    fail_directory(world, 2, ("t", 0))
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(-1, 2, (2,))]
 
 
 def test_a_reassignment_is_not_completed_with_a_replica_that_restarted_unnoticed(world):

@@ -76,7 +76,15 @@ class OperatorRequests:
             if not self._reassignments.is_in_progress(name, index, target):
                 by_topic.setdefault(name, {})[index] = target
         for name, wanted in by_topic.items():
-            for index, refused in (await self._reassignments.begin(name, wanted)).items():
+            try:
+                results = await self._reassignments.begin(name, wanted)
+            except KafkaError as error:
+                if error.code is not ErrorCode.POLICY_VIOLATION:
+                    raise
+                # Nothing was changed. An error would end each takeover, so that the cluster had no controller.
+                logger.error("refused reassignments topic=%s partitions=%d: %s", name, len(wanted), error)
+                continue
+            for index, refused in results.items():
                 if refused is not None:
                     logger.error("refused reassignment topic=%s partition=%d: %s", name, index, refused)
         self._begun = targets

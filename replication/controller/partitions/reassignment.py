@@ -225,7 +225,17 @@ class Reassignments:
             try:
                 return await self._begin(name, targets)
             except StateConflictError:
-                continue
+                # The write may have been made although its outcome was unknown: then the states that were read again
+                # are the wanted ones, and nothing else publishes them or continues the reassignment.
+                await self._find_pending(name)
+                self._context.image.publish()
+
+    async def _find_pending(self, name: str) -> None:
+        """Find the pending partitions of a topic whose states were read again."""
+        topic = self._context.image.topics.get(name)
+        if topic is not None:
+            async for index in in_slices(range(len(topic.partitions)), _PARTITIONS_PER_PAUSE, self._context.pause):
+                self._set_pending(name, index, is_reassigning(topic.partitions[index]))
 
     async def _begin(
         self, name: str, targets: Mapping[int, Sequence[int] | None]
