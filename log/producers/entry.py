@@ -1,6 +1,6 @@
 """State of one idempotent or transactional producer in a partition (KIP-98).
 
-It consists of the epoch, the last five batches, by which a repeated batch is recognized, and the first offset of the
+It consists of the epoch, the last ten batches, by which a repeated batch is recognized, and the first offset of the
 open transaction.
 """
 
@@ -11,8 +11,10 @@ from typing import Final, NamedTuple
 NO_SEQUENCE: Final = -1
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
-RETAINED_BATCHES: Final = 5
-"""Maximum number of batches that an idempotent producer has in flight for a partition."""
+RETAINED_BATCHES: Final = 10
+"""Twice as many as in Apache Kafka. A producer has at most five batches in flight on a connection, but after a change
+of the leader the Java producer sends five new ones while five wait for their repetition. If those were forgotten, they
+would be out of order, and the producer would write them a second time in a new epoch."""
 
 BATCH_METADATA: Final = Struct("=iqiq")
 """The encoding of a BatchMetadata."""
@@ -93,7 +95,7 @@ class ProducerEntry:
         return self.packed_batches != NO_BATCHES
 
     def find_batch(self, last_sequence: int) -> BatchMetadata | None:
-        """Return the batch of the epoch that ends with this sequence, if it is among the last five."""
+        """Return the batch of the epoch that ends with this sequence, if it is among the retained ones."""
         for fields in BATCH_METADATA.iter_unpack(self.packed_batches):
             if fields[0] == last_sequence and fields[1] >= 0:
                 return BatchMetadata._make(fields)

@@ -26,9 +26,9 @@ _PRODUCERS_PER_STEP: Final = 200
 
 
 def restore_batches(state: ProducerState, segments: Sequence[Segment], now_ms: int) -> None:
-    """Restore up to five batches of producers that wrote recently, from the log's end. Raises OSError.
+    """Restore up to ten batches of producers that wrote recently, from the log's end. Raises OSError.
 
-    `segments` end at the end of `state`. Reads in growing windows: the last five batches of a producer begin far from
+    `segments` end at the end of `state`. Reads in growing windows: the last ten batches of a producer begin far from
     the end if batches are large.
     """
     window_bytes = _FIRST_WINDOW_BYTES

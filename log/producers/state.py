@@ -96,9 +96,10 @@ class ProducerState:
     def find_duplicate(
         self, producer_id: int, epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchMetadata | None:
-        """Return the batch with exactly these sequence numbers, if it is among the producer's last five."""
+        """Return the batch with exactly these sequence numbers, if it is among the producer's last ten."""
         entry = self.producers.get(producer_id)
-        if entry is None or entry.epoch != epoch:
+        # Most batches are the next ones, and need no search.
+        if entry is None or entry.epoch != epoch or first_sequence == entry.last_sequence + 1:
             return None
         batch = entry.find_batch(last_sequence)
         if batch is None:

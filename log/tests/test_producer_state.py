@@ -105,10 +105,11 @@ def test_marker_of_the_same_epoch_keeps_the_sequence(state: ProducerState):
     assert check(state, 0) == GAP
 
 
-def test_duplicates_are_exact_and_of_the_last_five(state: ProducerState):
-    for number in range(6):
+def test_duplicates_are_exact_and_of_the_last_ten(state: ProducerState):
+    """Five to the former leader may wait for their repetition while five were written to the next one."""
+    for number in range(11):
         add(state, number * 2 + 1, 100 + number * 2 + 1, count=2, timestamp=number)
-    assert state.find_duplicate(7, 0, 0, 1) is None, "only five batches are kept"
+    assert state.find_duplicate(7, 0, 0, 1) is None, "only ten batches are kept"
     found = state.find_duplicate(7, 0, 2, 3)
     assert (found.first_offset, found.last_offset, found.timestamp) == (102, 103, 1)
     for producer_id, epoch, first, last in [(8, 0, 2, 3), (7, 1, 2, 3), (7, 0, 3, 3), (7, 0, 2, 4), (7, 0, 2, 5)]:

@@ -99,7 +99,7 @@ def test_an_unknown_producer() -> None:
         ProducerTable()[5]
 
 
-@pytest.mark.parametrize("batches", [1, 5])
+@pytest.mark.parametrize("batches", [1, 10])
 def test_a_producer_takes_little_memory(batches: int) -> None:
     """As Python objects, entries would take more than twice as much."""
     count = 10_000
@@ -111,7 +111,7 @@ def test_a_producer_takes_little_memory(batches: int) -> None:
             entry.add(0, number, 10**10 + number, 0, 10**12)
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert size / count < 450
+    assert size / count < 580
 
 
 def manager_with_producers(count: int) -> LogManager:

@@ -330,16 +330,16 @@ class TestProducers:
         assert log.size_bytes == before
         return raised.value.code
 
-    def test_duplicates_of_the_last_five_batches(self):
+    def test_duplicates_of_the_last_ten_batches(self):
         log = open_log()
-        infos = [append(log, idempotent(number * 2, 2, timestamp=NOW_MS - number)) for number in range(7)]
-        for number in range(2, 7):
+        infos = [append(log, idempotent(number * 2, 2, timestamp=NOW_MS - number)) for number in range(12)]
+        for number in range(2, 12):
             info = append(log, idempotent(number * 2, 2))
             assert info.is_duplicate
             assert (info.first_offset, info.last_offset) == (infos[number].first_offset, infos[number].last_offset)
             assert info.log_append_time_ms == NOW_MS - number
         assert self.code(log, idempotent(2, 2)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-        assert log.log_end_offset == 14
+        assert log.log_end_offset == 24
 
     def test_gaps_epochs_and_wrap(self):
         log = open_log()
