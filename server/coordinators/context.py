@@ -53,9 +53,10 @@ class CoordinatorContext(Generic[S]):
     """A shard whose partition this broker leads, with its pending writes and its timer.
 
     It ends with the leadership (`wake`). In a later leader epoch of the same leader its state is still valid, since no
-    other broker has written to the log; `CoordinatorRuntime.begins_again_in_new_epochs` ends it nevertheless.
+    other broker has written to the log; `CoordinatorRuntime.begins_again_after_others` ends it nevertheless if epochs are
+    missing.
 
-    leader_epoch: the epoch in which the shard began
+    leader_epoch: the last leader epoch in which the shard was valid
     waiting: in the order of registration, the last offset that must be replicated, and the function to call with NONE
         when it is, or with an error when the leadership ends
     load_waits: the requests that wait for the load of the shard

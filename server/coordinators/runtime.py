@@ -58,8 +58,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
     """
 
     codec = Codec.NONE
-    begins_again_in_new_epochs = False
-    """A shard is loaded again when its partition has a new leader epoch, although the leader is the same."""
+    begins_again_after_others = False
+    """A shard is loaded again when another broker may have led its partition since the last leader epoch that it had."""
 
     def __init__(
         self,
@@ -197,8 +197,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """Load the shard of a partition that this broker leads, unless it already has one that is valid."""
         context = self._contexts.get(partition.index)
         if context is not None:
-            is_current = context.leader_epoch == partition.leader_epoch or not self.begins_again_in_new_epochs
-            if context.partition is partition and is_current:
+            may_skip = not self.begins_again_after_others
+            if context.partition is partition and (may_skip or partition.leader_epoch <= context.leader_epoch + 1):
+                context.leader_epoch = partition.leader_epoch
                 return
             self.resign(partition.index)
         self._begin_to_lead(partition)

@@ -31,13 +31,14 @@ MAX_MARKERS_PER_STEP: Final = 16
 
 
 class TransactionCoordinatorRuntime(CoordinatorRuntime[TransactionShard]):
-    """The transaction coordinators of this broker. The leader epoch of a shard's partition is its coordinator epoch.
+    """The transaction coordinators of this broker. The leader epoch in which a shard began is its coordinator epoch.
 
     A coordinator in between, which wrote nothing to the log, may have sent markers with its higher epoch: with the old
-    epoch, markers of this broker would be refused.
+    epoch, markers of this broker would be refused. There was none if the next epoch has the same leader, as after the
+    failure of a follower.
     """
 
-    begins_again_in_new_epochs = True
+    begins_again_after_others = True
 
     def __init__(
         self,

@@ -254,15 +254,27 @@ def test_an_epoch_of_the_same_leader_keeps_groups_and_waiting_requests(member):
     assert member.fetch("h") == 5
 
 
-def test_an_epoch_of_the_same_leader_begins_its_transactions_again(member):
+def test_the_next_epoch_of_the_same_leader_keeps_its_transactions(member):
+    """A follower has failed. A request that is repeated after NOT_COORDINATOR could fence its own producer."""
+    waiting = member.init_transaction()
+    for epoch in (6, 7):
+        member.give(ME, epoch, STATE)
+        member.inform()
+    [context] = member.transactions._contexts.values()
+    assert context.shard.coordinator_epoch == 5
+    member.follow()
+    assert code(waiting) is ErrorCode.NONE
+
+
+def test_an_epoch_after_that_of_another_leader_begins_the_transactions_again(member):
     """A coordinator in between may have sent markers: with the old coordinator epoch later ones would be refused."""
     waiting = member.init_transaction()
-    member.give(ME, 6, STATE)
+    member.give(ME, 7, STATE)
     member.inform()
     assert code(waiting) is NOT_COORDINATOR
     member.follow()
     [context] = member.transactions._contexts.values()
-    assert context.shard.coordinator_epoch == 6
+    assert context.shard.coordinator_epoch == 7
     waiting = member.init_transaction()
     member.follow()
     assert code(waiting) is ErrorCode.NONE
