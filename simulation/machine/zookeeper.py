@@ -136,6 +136,7 @@ class ZooKeeper:
     is_down: no connection is accepted; sessions do not expire meanwhile
     sessions: by id
     on_change: called after each request that changes the tree
+    writer: the session of the last request that changed the tree
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class ZooKeeper:
         self.is_down = False
         self.sessions: dict[int, ServerSession] = {}
         self.on_change: Callable[[], None] = lambda: None
+        self.writer = NO_SESSION
         self.slow_share = 0.02
         self.slow_s = 0.1
         self._random = random
@@ -250,6 +252,7 @@ class ZooKeeper:
                 return value
 
         if self.last_transaction != before:
+            self.writer = session_id
             self.on_change()
         connection.to_client.send(lambda: respond(result))
 
