@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
 from odradek.simulation.cluster.directories import has_lost_directory
-from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.fault_schedule import FaultSchedule
 from odradek.simulation.history import CrashKind, History
@@ -39,7 +38,7 @@ class ClusterFaults:
         self._session_s = session_s
         self._random = random
         self._schedule = FaultSchedule(world, plan, random, self)
-        self._intact = IntactReplicas(world)
+        self._intact = world.intact
         for process in world.brokers:
             process.on_end = self._when_ended(process)
             process.on_start_failure = lambda why: None
