@@ -19,6 +19,7 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_LEADER
+from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.server.work.first_metadata import MAX_WAIT_S
 from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.lasting_connection import LastingConnection
@@ -33,6 +34,7 @@ from odradek.simulation.cluster.power import (
 from odradek.simulation.cluster.tree import read_data, read_partitions
 from odradek.simulation.history import History
 from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST
+from odradek.simulation.safeguards.cluster import _follow_any_controller
 from odradek.simulation.scenario import FaultPlan
 from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
@@ -211,6 +213,22 @@ def test_a_started_broker_without_a_controller_lets_clients_retry(cluster):
 
     (topic,) = cluster.ask(ask).topics
     assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_controller_that_resumes_after_its_change_is_not_followed(cluster, monkeypatch, is_followed):
+    """It was paused between a change and its publication, and has been replaced."""
+    if is_followed:
+        monkeypatch.setattr(BrokerControl, "_refuse", _follow_any_controller(BrokerControl._refuse))
+    first = cluster.controller
+    cluster.faults._pauses[first.host] = 8 * SESSION_S
+    next(one for one in cluster.world.brokers if one is not first).kill()
+    cluster.wait(lambda: first.is_paused)
+    cluster.wait(lambda: not first.is_paused)
+    assert cluster.controller is not first
+    cluster.world.run(lambda: not find_incomplete(cluster.world), 60)
+    found = [what for what in cluster.world.failures if "follows the controller of epoch" in what]
+    assert bool(found) == is_followed
 
 
 def test_one_replica_in_sync_remains_intact(cluster):
