@@ -179,6 +179,14 @@ CLUSTER_SAFEGUARDS: Final = (
         looks_inside=True,
     ),
     _cluster(
+        "controller-epochs",
+        "A broker refuses requests of an earlier controller.",
+        ((BrokerControl, "_refuse", _follow_any_controller),),
+        ("follows the controller of epoch",),
+        86,
+        looks_inside=True,
+    ),
+    _cluster(
         "controller-writes",
         "Only the controller writes topics and partitions: each of its transactions checks the controller epoch.",
         (
