@@ -9,7 +9,7 @@ After an unclean election the invariants of committed records hold within each b
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import NO_BROKER_EPOCH, PartitionMetadata
@@ -85,7 +85,7 @@ class ClusterInvariants:
         self._controllers: dict[int, bytes] = {}
         self._controller_epoch = -1
         self._controller_session = NO_SESSION
-        self._followed: dict[tuple[str, int], int] = {}
+        self._followed: dict[tuple[str, int], tuple[int, int]] = {}
         self._topics: dict[str, StoredTopic] = {}
         self._topic_ids: dict[bytes, tuple[str, int]] = {}
         self._deletions: frozenset[str] = frozenset()
@@ -133,12 +133,17 @@ class ClusterInvariants:
     # Brokers
 
     def _check_followed_controller(self, process: "BrokerProcess", broker: "Broker") -> Iterator[str]:
-        """Check that a broker does not follow an earlier controller again."""
-        epoch, followed = broker.services.metadata.controller_epoch, self._followed
-        before = followed.get((process.name, process.start_count), epoch)
-        if epoch < before:
-            yield f"{process.name} follows the controller of epoch {epoch} after that of {before}"
-        followed[process.name, process.start_count] = epoch
+        """Check that a broker does not follow an earlier controller again, in any of its requests."""
+        services = broker.services
+        cluster: Any = services.cluster
+        control = cluster._control
+        epochs = services.metadata.controller_epoch, 0 if control is None else control._controller_epoch
+        in_process = process.name, process.start_count
+        for epoch, before in zip(epochs, self._followed.get(in_process, epochs), strict=True):
+            if epoch < before:
+                yield f"{process.name} follows the controller of epoch {epoch} after that of {before}"
+                break
+        self._followed[in_process] = epochs
 
     def _check_replica(self, process: "BrokerProcess", replica: "Replica") -> Iterator[str]:
         key = replica.topic_id, replica.index

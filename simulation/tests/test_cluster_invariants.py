@@ -33,13 +33,14 @@ class Tree:
         run_now(self.store.create(znodes.CONTROLLER_EPOCH, b"2"))
         self.invariants = ClusterInvariants(self.world.zookeeper, self.world.brokers)
         self.metadata = SimpleNamespace(controller_epoch=2)
+        self.cluster = SimpleNamespace(_control=None)
 
     def change(self, **changes):
         state = HEALTHY._replace(**changes)
         run_now(self.store.set(znodes.state_path("t", 0), znodes.encode_state(state)))
 
     def found(self, *replicas):
-        services = SimpleNamespace(replicas=replicas, metadata=self.metadata)
+        services = SimpleNamespace(replicas=replicas, metadata=self.metadata, cluster=self.cluster)
         process: Any = SimpleNamespace(
             name="broker-1", start_count=1, broker=SimpleNamespace(services=services), is_stopping=False
         )
@@ -281,7 +282,8 @@ def test_a_high_watermark_that_rises_with_too_few_replicas_in_sync_is_reported(t
 
 
 def test_an_epoch_has_one_leader(tree):
-    broker = SimpleNamespace(services=SimpleNamespace(replicas=[replica()], metadata=tree.metadata))
+    services = SimpleNamespace(replicas=[replica()], metadata=tree.metadata, cluster=tree.cluster)
+    broker = SimpleNamespace(services=services)
     other: Any = SimpleNamespace(name="broker-2", start_count=1, is_stopping=False, broker=broker)
     assert any("broker-1 leads in the same epoch" in what for what in tree.invariants.check(other))
 
@@ -290,6 +292,13 @@ def test_a_broker_that_follows_an_earlier_controller_again_is_reported(tree):
     tree.metadata.controller_epoch = 3
     assert tree.found() == []
     tree.metadata.controller_epoch = 2
+    assert tree.found() == ["broker-1 follows the controller of epoch 2 after that of 3"]
+
+
+def test_a_broker_that_accepts_a_request_of_an_earlier_controller_is_reported(tree):
+    tree.cluster._control = SimpleNamespace(_controller_epoch=3)
+    assert tree.found() == []
+    tree.cluster._control._controller_epoch = 2
     assert tree.found() == ["broker-1 follows the controller of epoch 2 after that of 3"]
 
 
