@@ -197,11 +197,17 @@ class Assignment(Operation):
 
 @dataclass(slots=True, eq=False)
 class EndOffset(Operation):
-    """The end offset of a partition in a ListOffsets response, for an isolation level."""
+    """The end offset of a partition in a ListOffsets response, for an isolation level.
+
+    leader_epoch: of the leader that returned it; -1 if it is unknown
+    is_fetched: it is from a Fetch response
+    """
 
     partition: Partition
     isolation: Isolation
     offset: int
+    leader_epoch: int = -1
+    is_fetched: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -500,13 +506,27 @@ class History:
         self._note(client, f"assigned {group} generation {generation} member {member}: {names}")
 
     def record_end_offset(
-        self, client: str, invoked: Moment, partition: Partition, isolation: Isolation, offset: int
+        self,
+        client: str,
+        invoked: Moment,
+        partition: Partition,
+        isolation: Isolation,
+        offset: int,
+        leader_epoch: int = -1,
     ) -> None:
         """Record the end of a partition in a ListOffsets response."""
-        end = EndOffset(client, invoked, partition, isolation, offset)
+        end = EndOffset(client, invoked, partition, isolation, offset, leader_epoch)
         self._end(end, Outcome.OK)
         self.end_offsets.append(end)
         self._note(client, f"end of {name_of(partition)} {isolation.name} {offset}")
+
+    def record_fetched_end(
+        self, client: str, invoked: Moment, partition: Partition, isolation: Isolation, offset: int, leader_epoch: int
+    ) -> None:
+        """Record the end of a partition in a response to a fetch in a leader epoch."""
+        end = EndOffset(client, invoked, partition, isolation, offset, leader_epoch, is_fetched=True)
+        self._end(end, Outcome.OK)
+        self.end_offsets.append(end)
 
     def note_odd(self, client: str, text: str) -> None:
         """Record a response that a broker must never send."""

@@ -17,6 +17,7 @@ from odradek.simulation.api import ClientConnection
 from odradek.simulation.audits import invariants, log_audit
 from odradek.simulation.clients.cluster_connection import connect_to_cluster
 from odradek.simulation.cluster.invariants import ClusterInvariants
+from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import StoredPartition
 from odradek.simulation.history import Partition
 from odradek.simulation.machine.broker_process import BrokerProcess, Tempo
@@ -51,6 +52,7 @@ class World:
     brokers: all brokers; `broker` is the first one
     zookeeper: the ensemble of a cluster, None for a single broker with an embedded store
     cluster_invariants: the invariants of a cluster, None for a single broker
+    intact: the rule for the faults of a cluster, and for reassignments
 
     With `looks_inside` the brokers' memory and files are checked after each step; otherwise only the clients' histories
     are checked.
@@ -95,6 +97,7 @@ class World:
         if self.zookeeper is not None:
             self.cluster_invariants = ClusterInvariants(self.zookeeper, self.brokers)
             self.zookeeper.on_change = self._check_tree
+        self.intact = IntactReplicas(self)
         self.quiet_s = 0.0
         self._router_random = Random(f"router {seed}")
         self._client_timeout_s = REQUEST_TIMEOUT_S if broker_count == 1 else _CLUSTER_REQUEST_TIMEOUT_S

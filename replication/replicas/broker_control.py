@@ -404,8 +404,9 @@ class BrokerControl:
             index: known[index]._replace(leader=NO_LEADER) for index in indexes if known[index].leader != NO_LEADER
         }
         if stopped:
-            logger.warning(
-                "stopped replicas that were removed while this broker was not registered topic=%s partitions=%s",
+            # Each reassignment removes replicas: UpdateMetadata precedes StopReplica.
+            logger.info(
+                "stopped replicas that the controller has removed from this broker topic=%s partitions=%s",
                 topic.name,
                 sorted(stopped),
             )

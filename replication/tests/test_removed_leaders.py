@@ -1,5 +1,7 @@
 """A leader that is removed, or whose topic is deleted, while its broker is not registered."""
 
+import logging
+
 import pytest
 
 from odradek.protocol.errors import ErrorCode
@@ -22,6 +24,15 @@ def test_a_leader_that_was_removed_while_its_broker_was_not_live_stops(member):
     assert member.logs.get("t", 0) is not None
     assert member.lead(role(leader=OTHER, leader_epoch=4)) == {0: ErrorCode.NONE}
     assert member.fetchers.followed == {("t", 0): (OTHER, 4)}
+
+
+def test_the_removal_of_a_replica_is_no_warning(member, caplog):
+    """UpdateMetadata has it before StopReplica, also if the broker is registered."""
+    member.lead(role(leader_epoch=2))
+    caplog.clear()
+    assert member.update(cached(leader_epoch=3, leader=3, replicas=(OTHER, 3))) == 0
+    assert member.stop(stopped(leader_epoch=3)) == {0: ErrorCode.NONE}
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 @pytest.mark.parametrize("is_request", [True, False])

@@ -55,6 +55,7 @@ class ViolationKind(Enum):
     COPY_UNCOMMITTED = "input was copied but not committed"
     WRONG_LOOKUP = "ListOffsets disagrees with the records"
     RESURRECTED = "deleted topic is back"
+    REUSED_ID = "topic id of two topics"
     FOREIGN_TOPIC = "topic that was never created"
     DELETION_UNDONE = "deleted records are back"
     UNREADABLE = "partition cannot be read at the end"

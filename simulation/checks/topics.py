@@ -6,17 +6,28 @@ from collections.abc import Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
 from odradek.simulation.history import CrashKind, Isolation, Moment, Outcome, Partition, name_of
-from odradek.simulation.topic_lives import RecordDeletion
+from odradek.simulation.topic_lives import RecordDeletion, TopicLife
 
 _START, _END = Moment(-1, 0), Moment(1 << 62, 0)
 
 
 def check_topics(evidence: Evidence) -> Iterator[Violation]:
-    """Check listings of topics, and log start offsets."""
+    """Check topic ids, listings of topics, and log start offsets."""
+    yield from _check_ids(evidence)
     yield from _check_listings(evidence)
     for deletion in evidence.history.topics.record_deletions:
         if deletion.outcome is Outcome.OK:
             yield from _check_deletion(evidence, deletion)
+
+
+def _check_ids(evidence: Evidence) -> Iterator[Violation]:
+    """Report topics that got the id of an earlier one."""
+    first: dict[bytes, TopicLife] = {}
+    for life in evidence.history.topics.lives:
+        other = first.setdefault(life.topic_id, life)
+        if other is not life:
+            text = f"{life.name} has the id {life.topic_id.hex()} of {other.name}"
+            yield Violation(ViolationKind.REUSED_ID, text)
 
 
 def _check_listings(evidence: Evidence) -> Iterator[Violation]:

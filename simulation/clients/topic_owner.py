@@ -58,6 +58,9 @@ _LATE_S: Final = 3.0
 _NEWEST_OFFSET_FETCH: Final = {OffsetFetchRequest.api_key: (10, 10)}
 """The version with topic ids: a coordinator of a cluster may not have the topic, but another one of its name."""
 
+_RETRIABLE_IN_CLUSTER: Final = {ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.REASSIGNMENT_IN_PROGRESS}
+"""Too few brokers run for a new partition, or the operator moves replicas."""
+
 
 class _Retries:
     """Retries without limit while there are faults, then for `_RETRY_LIMIT_S`."""
@@ -105,8 +108,7 @@ class TopicOwner:
         self._retention_ms = retention_ms
         self._replication_factors = replication_factors
         self._in_cluster = history.settings.is_cluster
-        # Too few brokers run for a new partition.
-        self._retriable = RETRIABLE | ({ErrorCode.INVALID_REPLICATION_FACTOR} if self._in_cluster else set())
+        self._retriable = RETRIABLE | (_RETRIABLE_IN_CLUSTER if self._in_cluster else set())
         self._group = f"{self.name}-group"
         versions = topic_admin.VERSIONS | (_NEWEST_OFFSET_FETCH if self._in_cluster else {})
         self._link = Link(world, history, self.name, random, Versions(random, versions))

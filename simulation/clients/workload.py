@@ -51,6 +51,7 @@ class _ClientDraw:
         self._world = cast("api.World", world)
         self._broker_ids = range(1, len(world.brokers) + 1)
         self._directories = {process.address: process.directories for process in world.brokers}
+        self._rule = world.intact
         self._history = history
         self._scenario = scenario
         self._random = world.random
@@ -180,7 +181,10 @@ class _ClientDraw:
         factor = self._scenario.replication_factor
         random = Random(f"operator {self._seed}")
         if factor > 1 and random.random() < _OPERATED_SHARE:
-            yield ClusterOperator(self._world, self._history, random, self._partitions(), self._broker_ids, factor)
+            yield ClusterOperator(
+                self._world, self._history, random, self._partitions(), self._movable(), self._broker_ids, factor,
+                self._rule,
+            )  # fmt: skip
 
     def _clients_of_unclean_topics(self) -> Iterator[Client]:
         world, history, random = self._world, self._history, Random(f"unclean {self._seed}")
@@ -197,13 +201,16 @@ class _ClientDraw:
         random = Random(f"mover {self._seed}")
         has_several = all(len(paths) > 1 for paths in self._directories.values())
         if self._scenario.replication_factor > 1 and has_several:
-            partitions = [
-                *self._partitions(), *self._partitions(compacted=True), *self._partitions(unclean=True)
-            ]  # fmt: skip
-            partitions += ((OFFSETS_TOPIC, index) for index in range(GROUP_PARTITIONS))
-            partitions += ((TRANSACTIONS_TOPIC, index) for index in range(TRANSACTION_PARTITIONS))
-            partitions += ((topic, 0) for topic in (*OPERATED_TOPICS, *(one.name for one in self._scenario.owned)))
+            partitions = [*self._movable(), *self._partitions(unclean=True)]
             yield ReplicaMover(self._world, self._history, random, partitions, self._directories)
+
+    def _movable(self) -> list[Partition]:
+        """Return the partitions without unclean elections; some of them may not exist."""
+        partitions = [*self._partitions(), *self._partitions(compacted=True)]
+        partitions += ((OFFSETS_TOPIC, index) for index in range(GROUP_PARTITIONS))
+        partitions += ((TRANSACTIONS_TOPIC, index) for index in range(TRANSACTION_PARTITIONS))
+        partitions += ((topic, 0) for topic in (*OPERATED_TOPICS, *(one.name for one in self._scenario.owned)))
+        return partitions
 
     def _flow(self) -> Flow:
         return Flow.V2 if self._scenario.transaction_version >= 2 and self._random.random() < 0.7 else Flow.V1

@@ -12,6 +12,7 @@ from odradek.simulation.unclean_elections import UncleanElection
 
 if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition as Replica
+    from odradek.server.services import Services
     from odradek.simulation.machine.broker_process import BrokerProcess
 
 TopicIdPartition = tuple[bytes, int]
@@ -108,10 +109,15 @@ def _has_truncated(process: "BrokerProcess", election: UncleanElection) -> bool:
 
 def find_replica(process: "BrokerProcess", partition: Partition) -> "Replica | None":
     """Return a broker's replica; None if there is none, or the broker has not loaded its logs yet."""
+    services = find_services(process)
+    return None if services is None else services.replicas.partitions.get(partition)
+
+
+def find_services(process: "BrokerProcess") -> "Services | None":
+    """Return the parts of a broker; None if it does not run, or has not loaded its logs yet."""
     if process.broker is None:
         return None
     try:
-        services = process.broker.services
+        return process.broker.services
     except RuntimeError:
         return None
-    return services.replicas.partitions.get(partition)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
 from odradek.simulation.cluster.directories import has_lost_directory
-from odradek.simulation.cluster.power import IntactReplicas
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.fault_schedule import FaultSchedule
 from odradek.simulation.history import CrashKind, History
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from odradek.simulation.world import World
 
 _CLOCK_ERRORS_MS: Final = (-60_000, -3_000, -500, 500, 3_000, 60_000)
+_LONGEST_TAKEOVER_S: Final = 2.0
 _LATE_REPORTS_S: Final = 5
 """The failure of work on a slow thread takes a log directory offline when it is reported, even after a repair."""
 
@@ -39,7 +39,9 @@ class ClusterFaults:
         self._session_s = session_s
         self._random = random
         self._schedule = FaultSchedule(world, plan, random, self)
-        self._intact = IntactReplicas(world)
+        self._intact = world.intact
+        self._pauses: dict[str, float] = {}
+        self._zookeeper.on_write = self._when_written
         for process in world.brokers:
             process.on_end = self._when_ended(process)
             process.on_start_failure = lambda why: None
@@ -95,13 +97,26 @@ class ClusterFaults:
         if self._may_disturb([process]):
             process.kill()
 
-    def kill_controller(self) -> None:
-        """Kill the process of the controller."""
+    def fail_controller(self) -> None:
+        """Kill the process of the controller, or pause it when ZooKeeper has made its next change.
+
+        It resumes with the response to the change, before it is notified that another controller has been elected.
+        """
         data = read_data(self._zookeeper, znodes.CONTROLLER)
-        if data:
-            process = self._world.brokers[znodes.decode_controller(data) - 1]
+        if not data:
+            return
+        process = self._world.brokers[znodes.decode_controller(data) - 1]
+        if self._random.random() < 0.5:
+            self._pauses[process.host] = self._session_s + self._random.uniform(0.0, _LONGEST_TAKEOVER_S)
+        elif self._may_disturb([process]):
+            process.kill()
+
+    def _when_written(self, host: str) -> None:
+        seconds = self._pauses.pop(host, None)
+        if seconds is not None and not self._schedule.is_over:
+            [process] = [one for one in self._world.brokers if one.host == host]
             if self._may_disturb([process]):
-                process.kill()
+                process.pause(seconds)
 
     def kill_while_writing(self) -> None:
         """Kill a process between two disk operations, or during a write."""

@@ -9,27 +9,32 @@ After an unclean election the invariants of committed records hold within each b
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.image import NO_BROKER_EPOCH, PartitionMetadata
 from odradek.simulation.audits.invariants import find_violations_of
-from odradek.simulation.cluster.branches import Branches, TopicIdPartition, find_replica
+from odradek.simulation.cluster.branches import Branches, TopicIdPartition, find_replica, find_services
 from odradek.simulation.cluster.committed import CommittedBatches
 from odradek.simulation.cluster.tree import (
     StoredPartition,
     StoredPartitions,
+    StoredTopic,
+    read_children,
     read_data,
     read_number,
     read_registrations,
+    read_topics,
     read_written,
 )
 from odradek.simulation.history import Moment, Partition, name_of
+from odradek.simulation.machine.zookeeper import NO_SESSION
 from odradek.simulation.unclean_elections import UncleanElection
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.replication.replicas.partition import Partition as Replica
+    from odradek.server.broker import Broker
     from odradek.simulation.machine.broker_process import BrokerProcess
     from odradek.simulation.machine.zookeeper import ZooKeeper
 
@@ -79,12 +84,18 @@ class ClusterInvariants:
         self._checked: dict[Replica, tuple[object, ...]] = {}
         self._controllers: dict[int, bytes] = {}
         self._controller_epoch = -1
-        self._block_end = -1
+        self._controller_session = NO_SESSION
+        self._followed: dict[tuple[str, int], tuple[int, int]] = {}
+        self._topics: dict[str, StoredTopic] = {}
+        self._topic_ids: dict[bytes, tuple[str, int]] = {}
+        self._deletions: frozenset[str] = frozenset()
+        self._block_written = self._block_end = -1
 
     def check(self, process: "BrokerProcess") -> Iterator[str]:
         """Report violations after a step of a broker: in ZooKeeper, and in replicas of the broker that have changed."""
         yield from self.check_tree()
         assert process.broker is not None
+        yield from self._check_followed_controller(process, process.broker)
         transaction, checked = self._transaction, self._checked
         for replica in process.broker.services.replicas:
             log = replica.log
@@ -120,6 +131,19 @@ class ClusterInvariants:
         self.branches.observe(self._brokers, self.moment)
 
     # Brokers
+
+    def _check_followed_controller(self, process: "BrokerProcess", broker: "Broker") -> Iterator[str]:
+        """Check that a broker does not follow an earlier controller again, in any of its requests."""
+        services = broker.services
+        cluster: Any = services.cluster
+        control = cluster._control
+        epochs = services.metadata.controller_epoch, 0 if control is None else control._controller_epoch
+        in_process = process.name, process.start_count
+        for epoch, before in zip(epochs, self._followed.get(in_process, epochs), strict=True):
+            if epoch < before:
+                yield f"{process.name} follows the controller of epoch {epoch} after that of {before}"
+                break
+        self._followed[in_process] = epochs
 
     def _check_replica(self, process: "BrokerProcess", replica: "Replica") -> Iterator[str]:
         key = replica.topic_id, replica.index
@@ -165,6 +189,7 @@ class ClusterInvariants:
         stored = self.stored.get((replica.topic, replica.index))
         if stored is not None and stored.topic_id == replica.topic_id:
             yield from self._check_maximal_isr(where, replica, stored)
+        yield from self._check_joining(replica, where)
 
     def _check_high_watermark(
         self, in_process: ReplicaInProcess, replica: "Replica", log: "PartitionLog", where: str
@@ -231,12 +256,15 @@ class ClusterInvariants:
     def _check_members(self, where: str, replica: "Replica", high_watermark: int) -> Iterator[str]:
         """Check that the members of the ISR, also of that in ZooKeeper, have all records below the high watermark.
 
-        Unless this leader has been replaced, they have all records that earlier leaders have committed, too.
+        Unless this leader has been replaced, they have all records that earlier leaders have committed, too. If it has
+        been, without its notice, its members may have left the ISR; a reassignment deletes their logs.
         """
         stored = self.stored.get((replica.topic, replica.index))
         branch = self.branches.of_replica(replica)
         members = dict.fromkeys(replica.isr)
-        if stored is not None and (stored.state.leader, stored.state.leader_epoch) == (
+        if stored is not None and stored.state.leader_epoch > replica.leader_epoch:
+            members = dict.fromkeys(member for member in members if member in stored.state.isr)
+        elif stored is not None and (stored.state.leader, stored.state.leader_epoch) == (
             replica.leader, replica.leader_epoch
         ):  # fmt: skip
             members |= dict.fromkeys(stored.state.isr)
@@ -258,6 +286,20 @@ class ClusterInvariants:
             else:
                 for what in self.committed.compare(process.name, branch, other.log, high_watermark):
                     yield f"{process.name} {other!r}: {what}"
+
+    def _check_joining(self, replica: "Replica", where: str) -> Iterator[str]:
+        """Check that a replica that is being added to the ISR follows this leader: that it has its leader epoch.
+
+        One that has restarted meanwhile has no leader epoch yet.
+        """
+        for member in replica.maximal_isr:
+            if member in replica.isr:
+                continue
+            other = find_replica(self._brokers[member - 1], (replica.topic, replica.index))
+            if other is None or other.topic_id != replica.topic_id:
+                continue
+            if -1 != other.leader_epoch < replica.leader_epoch:
+                yield f"{where}: replica {member} joins the ISR, and follows a leader in epoch {other.leader_epoch}"
 
     def _has_restarted(self, member: int, stored: StoredPartition | None) -> bool:
         """Return whether a member of the ISR has registered since, and is to be removed."""
@@ -281,6 +323,7 @@ class ClusterInvariants:
         self._transaction = self._zookeeper.last_transaction
         yield from self._check_controller()
         yield from self._check_producer_ids()
+        yield from self._check_topics()
         before, self.stored = self.stored, self.partitions.read()
         for partition, stored in self.stored.items():
             old = before.get(partition)
@@ -289,9 +332,10 @@ class ClusterInvariants:
             where = f"ZooKeeper {name_of(partition)}"
             yield from self._check_state(where, stored.state)
             if old is not None and old.topic_created == stored.topic_created:
-                if old.topic_id != stored.topic_id:
-                    yield f"{where}: topic id {old.topic_id.hex()} became {stored.topic_id.hex()}"
                 yield from self._check_change(where, old.state, stored)
+                if old.written != stored.written:
+                    yield from self._check_writer(where)
+                    yield from self._check_joined(where, partition, old.state, stored.state)
                 if _is_unclean_election(old.state, stored.state):
                     yield from self._check_unclean_election(where, partition, stored)
 
@@ -327,10 +371,64 @@ class ClusterInvariants:
         if is_next and -1 != state.leader not in old.isr and not state.leader_recovery_state:
             yield f"{where}: leader {state.leader} was not in the ISR {old.isr}"
 
+    def _check_topics(self) -> Iterator[str]:
+        """Check the nodes of topics and of deletions; a topic that is created may be written by any broker."""
+        before, self._topics = self._topics, read_topics(self._zookeeper, self._topics)
+        for name, topic in self._topics.items():
+            old = before.get(name)
+            if old == topic:
+                continue
+            where = f"ZooKeeper {name}"
+            if topic.topic_id:
+                user = self._topic_ids.setdefault(topic.topic_id, (name, topic.created))
+                if user != (name, topic.created):
+                    yield f"{where}: its id {topic.topic_id.hex()} was used before, by {user[0]}"
+            if old is not None and old.created == topic.created:
+                if old.topic_id and old.topic_id != topic.topic_id:
+                    yield f"{where}: topic id {old.topic_id.hex()} became {topic.topic_id.hex()}"
+                yield from self._check_writer(where)
+        deletions = read_children(self._zookeeper, znodes.DELETE_TOPICS)
+        deleted = [name for name, old in before.items() if name not in self._topics]
+        for name in dict.fromkeys([*deleted, *sorted(deletions ^ self._deletions)]):
+            yield from self._check_writer(f"ZooKeeper {name}, its deletion")
+        self._deletions = deletions
+
+    def _check_writer(self, where: str) -> Iterator[str]:
+        """Check that the last change is one of the session in which the present controller was elected."""
+        writer = self._zookeeper.writer
+        if writer != self._controller_session:
+            yield f"{where}: written in session {writer}, the controller has {self._controller_session}"
+
+    def _check_joined(
+        self, where: str, partition: Partition, old: PartitionMetadata, new: PartitionMetadata
+    ) -> Iterator[str]:
+        """Check that replicas join the ISR in the registrations that the controller has followed (KIP-903)."""
+        joined = [replica for replica in new.isr if replica not in old.isr]
+        owner = read_data(self._zookeeper, znodes.CONTROLLER)
+        if not joined or new.leader < 0 or not owner:
+            return
+        leader = find_replica(self._brokers[new.leader - 1], partition)
+        state = None if leader is None else leader._leader_state
+        change = None if state is None else state.isr.pending
+        controller = find_services(self._brokers[znodes.decode_controller(owner) - 1])
+        if change is None or controller is None or (change.leader_epoch, change.isr) != (new.leader_epoch, new.isr):
+            return
+        registered = controller.controller.image.brokers
+        for replica, epoch in zip(change.isr, change.broker_epochs, strict=True):
+            if replica not in joined or replica not in registered or epoch == NO_BROKER_EPOCH:
+                continue
+            if epoch != registered[replica].epoch:
+                yield (
+                    f"{where}: replica {replica} joined the ISR in its registration {epoch}, the controller has "
+                    f"followed {registered[replica].epoch}"
+                )
+
     def _check_controller(self) -> Iterator[str]:
         epoch = read_number(self._zookeeper, znodes.CONTROLLER_EPOCH)
         if epoch < self._controller_epoch:
             yield f"ZooKeeper: the controller epoch fell from {self._controller_epoch} to {epoch}"
+        elif epoch > self._controller_epoch:
+            self._controller_session = self._zookeeper.writer
         self._controller_epoch = epoch
         owner = read_data(self._zookeeper, znodes.CONTROLLER)
         if owner is not None and self._controllers.setdefault(epoch, owner) != owner:
@@ -342,10 +440,12 @@ class ClusterInvariants:
             return
         block = znodes.decode(data)
         start, end = int(block["block_start"]), int(block["block_end"])
-        if end != self._block_end:
+        written = read_written(self._zookeeper, _PRODUCER_IDS)
+        # Two brokers that reserve the same block write the same ends.
+        if written != self._block_written:
             if start <= self._block_end:
                 yield f"ZooKeeper: producer ids {start} to {end} overlap those up to {self._block_end}"
-            self._block_end = end
+            self._block_written, self._block_end = written, end
 
 
 def _is_unclean_election(old: PartitionMetadata, new: PartitionMetadata) -> bool:

@@ -3,21 +3,23 @@
 Replicas acknowledge records that are only in their page caches. A machine that loses its unsynced data may therefore
 lose committed records, and it stays in the ISR until the controller or the leader notices. If meanwhile all other
 members leave the ISR, or lose data as well, committed records are lost, in Apache Kafka as well. So there must always
-be an intact member besides those that may have lost data: one that runs, is not disturbed by a fault, and has all
-committed records.
+be an intact member besides those that may have lost data: one that runs, is not disturbed by a fault, has all committed
+records, and is not removed by a reassignment.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
 from typing import TYPE_CHECKING
 
+from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
 from odradek.server.fetching.session_watch import WatchedTarget
 from odradek.simulation.cluster.logs import logs_by_partition
 from odradek.simulation.cluster.tree import StoredPartition, read_registrations
+from odradek.simulation.history import Partition
 
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.replication.replicas.leader_state import Follower
-    from odradek.replication.replicas.partition import Partition
+    from odradek.replication.replicas.partition import Partition as Replica
     from odradek.simulation.machine.broker_process import BrokerProcess
     from odradek.simulation.world import World
 
@@ -33,6 +35,7 @@ class IntactReplicas:
         self.disturbed: dict[str, int] = {}
         self._world = world
         self._lost: dict[str, None] = {}
+        self._requested: dict[Partition, list[Sequence[int] | None]] = {}
 
     def lose_data(self, process: "BrokerProcess") -> None:
         """Note that a machine loses its unsynced data now, or may lose it when its process ends."""
@@ -46,6 +49,22 @@ class IntactReplicas:
         """Return whether brokers may leave ISRs now, without a loss of data."""
         return self._is_left(victims, self._lost_names())
 
+    def begin_reassignment(self, partition: Partition, target: Sequence[int] | None) -> bool:
+        """Return whether the replicas of a partition may be reassigned now; a target None cancels.
+
+        Until `end_reassignment` the request may take effect at any time.
+        """
+        requested = self._requested.setdefault(partition, [])
+        requested.append(target)
+        is_permitted = self._is_left((), self._lost_names())
+        if not is_permitted:
+            requested.pop()
+        return is_permitted
+
+    def end_reassignment(self, partition: Partition, target: Sequence[int] | None) -> None:
+        """Note that the request has had its effect, or has been refused."""
+        self._requested[partition].remove(target)
+
     def _is_left(self, victims: Container[str], lost: Collection[str]) -> bool:
         """Return whether each partition with a lost replica in its ISR has an intact member besides the victims."""
         world = self._world
@@ -55,16 +74,24 @@ class IntactReplicas:
         registered = read_registrations(world.zookeeper)
         logs = logs_by_partition(world.brokers)
         for partition, stored in world.stored_partitions().items():
-            members = [world.brokers[number - 1] for number in stored.state.isr]
-            if any(member.name in lost for member in members) and not any(
+            members = {number: world.brokers[number - 1] for number in stored.state.isr}
+            if any(member.name in lost for member in members.values()) and not any(
                 self._is_intact(member, stored, logs.get(partition, {}).get(member.name), partition[1])
-                and registered.get(world.brokers.index(member) + 1, stored.written) < stored.written
+                and self._stays(partition, number, stored)
+                and registered.get(number, stored.written) < stored.written
                 and member.name not in victims
                 and member.name not in lost
-                for member in members
+                for number, member in members.items()
             ):
                 return False
         return True
+
+    def _stays(self, partition: Partition, number: int, stored: StoredPartition) -> bool:
+        """Return whether no reassignment, and no cancellation of one, removes a replica."""
+        state, requested = stored.state, self._requested.get(partition, ())
+        if number in state.adding or number in state.removing:
+            return False
+        return all(target is None or number in target for target in requested)
 
     def _is_intact(
         self, process: "BrokerProcess", stored: StoredPartition, log: "PartitionLog | None", index: int
@@ -147,14 +174,14 @@ def find_silent_follower(world: "World", begin_s: float) -> str:
     return ""
 
 
-def _find_last_fetch_ms(replica: "Partition", number: int, follower: "Follower") -> int:
+def _find_last_fetch_ms(replica: "Replica", number: int, follower: "Follower") -> int:
     """Return the time of a follower's last fetch: that of its session, if it has one."""
     watched = [target.watch for target in replica.log_end_watchers if isinstance(target, WatchedTarget)]
     return max((watch.fetched_ms for watch in watched if watch.follower_id == number), default=follower.fetch_ms)
 
 
 def _find_disagreement(world: "World") -> str:
-    """Return the first leader or topic that a broker has in its role or its metadata, but not ZooKeeper."""
+    """Return the first topic or partition of which a broker's metadata or role differs from the state in ZooKeeper."""
     assert world.zookeeper is not None
     partitions = world.stored_partitions()
     topic_ids = {stored.topic_id for stored in partitions.values()}
@@ -175,6 +202,35 @@ def _find_disagreement(world: "World") -> str:
             if replica is not None and replica.is_leader and number != state.leader:
                 return f"{process.name} leads {partition} in epoch {replica.leader_epoch}, the leader is {state.leader}"
             cached = services.metadata.partition(*partition)
-            if cached is None or (cached.leader, cached.leader_epoch) != (state.leader, state.leader_epoch):
-                return f"{process.name} has {cached} of {partition} in its metadata, the leader is {state.leader}"
+            expected = state.leader, state.leader_epoch, state.replicas, state.isr, ()
+            if cached is None or expected != (
+                cached.leader, cached.leader_epoch, cached.replicas, cached.isr, cached.offline
+            ):  # fmt: skip
+                return f"{process.name} has {cached} of {partition} in its metadata, ZooKeeper has {state}"
+            what = _find_wrong_role(process, number, partition, state)
+            if what:
+                return f"{process.name} has {what} of {partition}, ZooKeeper has {state}"
+    return ""
+
+
+def _find_wrong_role(process: "BrokerProcess", number: int, partition: Partition, state: PartitionMetadata) -> str:
+    """Return a broker's role in a partition if it differs from the state in ZooKeeper, empty otherwise.
+
+    A replica that was removed while its broker was not registered stays, without a leader. A change of the ISR is sent
+    to the leader only.
+    """
+    assert process.broker is not None
+    replicas = process.broker.services.replicas
+    replica, assigned = replicas.partitions.get(partition), replicas._image.partition(*partition)
+    if number not in state.replicas:
+        return "" if replica is None or replica.leader == NO_LEADER else f"the role {replica!r}"
+    if replica is None or assigned is None:
+        return "no replica"
+    role = replica.leader, replica.leader_epoch, replica.replicas
+    if role != (state.leader, state.leader_epoch, state.replicas):
+        return f"the role {role}"
+    if number == state.leader and replica.isr != state.isr:
+        return f"the ISR {replica.isr}"
+    if (assigned.replicas, assigned.adding, assigned.removing) != (state.replicas, state.adding, state.removing):
+        return f"the assignment {assigned}"
     return ""

@@ -20,7 +20,7 @@ _FAULTS: Final[tuple[str, ...]] = (
 )  # fmt: skip
 _RARER_FAULTS: Final[tuple[str, ...]] = (
     "lose_power", "kill_while_writing", "fail_disk", "fill_disk", "expire_session", "break_zookeeper_connections",
-    "stop_zookeeper", "set_clock", "slow_network", "kill_controller",
+    "stop_zookeeper", "set_clock", "slow_network", "fail_controller",
 )  # fmt: skip
 
 

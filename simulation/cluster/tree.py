@@ -24,6 +24,14 @@ class StoredPartition(NamedTuple):
     topic_created: int = 0
 
 
+class StoredTopic(NamedTuple):
+    """A topic's node: its topic id, and the transactions that created it and wrote it last."""
+
+    topic_id: bytes
+    created: int
+    written: int
+
+
 class StoredPartitions:
     """The partitions in ZooKeeper, read again after changes only."""
 
@@ -65,6 +73,28 @@ def read_partitions(
                 stored = StoredPartition(topic_id, state, written.modified_id, node.modified_id, node.created_id)
             found[topic, index] = stored
     return found
+
+
+def read_topics(
+    zookeeper: ZooKeeper, known: Mapping[str, StoredTopic] = MappingProxyType({})
+) -> dict[str, StoredTopic]:
+    """Return the nodes of all topics. Those that are as in `known` are taken from there."""
+    table = zookeeper.tree.parts[0]
+    found = {}
+    for name in table.children(znodes.TOPICS):
+        node = table.load(znodes.topic_path(name))
+        if node is None:
+            continue
+        topic = known.get(name)
+        if topic is None or topic.written != node.modified_id:
+            topic = StoredTopic(znodes.decode_topic(node.data).topic_id or b"", node.created_id, node.modified_id)
+        found[name] = topic
+    return found
+
+
+def read_children(zookeeper: ZooKeeper, path: str) -> frozenset[str]:
+    """Return the names of a node's children."""
+    return frozenset(zookeeper.tree.parts[0].children(path))
 
 
 def read_number(zookeeper: ZooKeeper, path: str) -> int:

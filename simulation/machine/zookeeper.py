@@ -136,6 +136,8 @@ class ZooKeeper:
     is_down: no connection is accepted; sessions do not expire meanwhile
     sessions: by id
     on_change: called after each request that changes the tree
+    on_write: called then with the host of the client
+    writer: the session of the last request that changed the tree
     """
 
     def __init__(
@@ -152,6 +154,8 @@ class ZooKeeper:
         self.is_down = False
         self.sessions: dict[int, ServerSession] = {}
         self.on_change: Callable[[], None] = lambda: None
+        self.on_write: Callable[[str], None] = lambda host: None
+        self.writer = NO_SESSION
         self.slow_share = 0.02
         self.slow_s = 0.1
         self._random = random
@@ -250,7 +254,9 @@ class ZooKeeper:
                 return value
 
         if self.last_transaction != before:
+            self.writer = session_id
             self.on_change()
+            self.on_write(connection.session.host)
         connection.to_client.send(lambda: respond(result))
 
     def close(self, connection: Connection, session_id: int, respond: Callable[[Result], None]) -> None:

@@ -2,9 +2,17 @@
 
 from typing import Any, Final
 
+from odradek.replication.controller.admin.topics import TopicAdmin
 from odradek.replication.controller.context import ControllerContext
+from odradek.replication.controller.partitions.alter_partition import AlterPartitionProcessor
+from odradek.replication.controller.propagation.requests import ControlRequest
+from odradek.replication.metadata import producer_id_blocks
+from odradek.replication.metadata.store import Check
+from odradek.replication.metadata.znodes import CONTROLLER_EPOCH
+from odradek.replication.replicas import partition
+from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.isr import IsrState
-from odradek.replication.replicas.leader_state import LeaderState
+from odradek.replication.replicas.leader_state import Follower, LeaderState
 from odradek.replication.replicas.partition import READ_UNCOMMITTED, Partition
 from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.safeguards.definition import Replacement, Safeguard, nothing, replaced_by
@@ -45,6 +53,61 @@ def _shrinks_at_once(old: Any) -> Any:
     return property(maximal)
 
 
+def _follow_any_controller(old: Any) -> Any:
+    """Accept requests of earlier controllers."""
+
+    def refuse(self: BrokerControl, request: ControlRequest) -> Any:
+        self._controller_epoch = min(self._controller_epoch, request.controller_epoch)
+        return old(self, request)
+
+    return refuse
+
+
+def _exists(old: Any) -> Any:
+    """Check that there is an epoch of a controller."""
+    return property(lambda self: Check(CONTROLLER_EPOCH))
+
+
+def _newer_epochs_only(old: Any) -> Any:
+    """Refuse only requests in a later leader epoch."""
+
+    def raise_epoch_error(self: Partition, epoch: int) -> None:
+        if epoch > self.leader_epoch:
+            old(self, epoch)
+
+    return raise_epoch_error
+
+
+def _record_any_epoch(old: Any) -> Any:
+    """Record the broker epoch of a fetch without a check."""
+
+    def check_broker_epoch(self: LeaderState, replica: int, follower: Follower, broker_epoch: int) -> None:
+        follower.broker_epoch = broker_epoch
+
+    return check_broker_epoch
+
+
+def _list_at_once(old: Any) -> Any:
+    """Return the high watermark as the end before it has reached the start of the leader epoch."""
+
+    def find_offset(*arguments: Any, is_lagging: bool) -> Any:
+        return old(*arguments, is_lagging=False)
+
+    return find_offset
+
+
+def _use_ids_again(old: Any) -> Any:
+    """Return the id of a deleted topic, if there is one."""
+    used: dict[bytes, None] = {}
+
+    def new_topic_id(self: TopicAdmin) -> Any:
+        present = self._image.topics_by_id
+        used.update(dict.fromkeys(present))
+        return next((topic_id for topic_id in used if topic_id not in present), None) or old(self)
+
+    return new_topic_id
+
+
 _K: Final = ViolationKind
 
 
@@ -73,7 +136,7 @@ CLUSTER_SAFEGUARDS: Final = (
         "A follower removes the records that are not in the log of the next leader.",
         ((Partition, "diverging_epoch", replaced_by(nothing)),),
         (_K.LOST_WRITE, _K.TWO_VALUES, "does not recover", "committed is"),
-        16,
+        18,
         looks_inside=True,
     ),
     _cluster(
@@ -114,5 +177,64 @@ CLUSTER_SAFEGUARDS: Final = (
         ("an unclean election",),
         11,
         looks_inside=True,
+    ),
+    _cluster(
+        "controller-epochs",
+        "A broker refuses requests of an earlier controller.",
+        ((BrokerControl, "_refuse", _follow_any_controller),),
+        ("follows the controller of epoch",),
+        86,
+        looks_inside=True,
+    ),
+    _cluster(
+        "controller-writes",
+        "Only the controller writes topics and partitions: each of its transactions checks the controller epoch.",
+        (
+            (ControllerContext, "check_active", replaced_by(nothing)),
+            (ControllerContext, "_fence", _exists),
+        ),
+        ("written in session", "written by the controller"),
+        16,
+        looks_inside=True,
+    ),
+    _cluster(
+        "leader-epochs",
+        "A leader refuses fetches in an earlier leader epoch.",
+        ((Partition, "_raise_epoch_error", _newer_epochs_only),),
+        ("joins the ISR, and follows",),
+        11,
+        looks_inside=True,
+    ),
+    _cluster(
+        "broker-epochs",
+        "A replica joins the ISR in its present registration.",
+        (
+            (LeaderState, "check_broker_epoch", _record_any_epoch),
+            (AlterPartitionProcessor, "_has_old_epoch", replaced_by(lambda self, requested: False)),
+        ),
+        ("joined the ISR in its registration", "in the ISR ends at"),
+        6065,
+        looks_inside=True,
+    ),
+    _cluster(
+        "new-leaders-end",
+        "A new leader lists no end until its high watermark has reached the start of its epoch.",
+        ((partition, "find_offset", _list_at_once),),
+        (_K.END_FELL,),
+        6073,
+    ),
+    _cluster(
+        "producer-id-blocks",
+        "A block of producer ids begins after the last one.",
+        ((producer_id_blocks, "_end", replaced_by(lambda data: 0)),),
+        (_K.SHARED_ID,),
+        11,
+    ),
+    _cluster(
+        "new-topic-ids",
+        "A topic that is created again gets a new id.",
+        ((TopicAdmin, "_new_topic_id", _use_ids_again),),
+        (_K.REUSED_ID,),
+        12,
     ),
 )

@@ -106,8 +106,8 @@ class Story:
         """Fetch a committed offset; `invoked` is the moment of the request, by default that of the response."""
         self.history.record_fetch("c", invoked or self.history.moment(), group, A, offset, stable=stable)
 
-    def list_end(self, offset, isolation=RU):
-        self.history.record_end_offset("c", self.history.moment(), A, isolation, offset)
+    def list_end(self, offset, isolation=RU, *, leader_epoch=-1):
+        self.history.record_end_offset("c", self.history.moment(), A, isolation, offset, leader_epoch)
 
     def found(self):
         """Return the set of kinds of violations."""

@@ -2,10 +2,11 @@
 
 import pytest
 
-from odradek.simulation.history import CrashKind
-from odradek.simulation.tests.story import A, Story
+from odradek.simulation.history import CrashKind, Moment
+from odradek.simulation.tests.story import RU, A, Story
 from odradek.simulation.tests.test_checker_topics import create, delete, delete_records, list_topic
 from odradek.simulation.tests.test_checker_transactions import copier
+from odradek.simulation.unclean_elections import UncleanElection
 
 
 @pytest.fixture
@@ -95,3 +96,66 @@ def test_it_copies_records_again(story):
 def test_it_omits_none(story):
     get_older_offset(story)
     assert copier(story, [0], 2) == {"COPY_MISSING"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ((3, 5), (3, 4), {"END_FELL"}),
+        ((3, 4), (3, 5), set()),
+        ((3, 5), (4, 4), {"END_FELL"}),
+        ((3, 5), (4, 5), set()),
+        ((4, 4), (3, 5), {"END_FELL"}),
+        ((4, 5), (3, 4), set()),
+        ((-1, 5), (3, 4), set()),
+    ],
+)
+def test_the_end_of_a_leader_is_not_below_those_of_earlier_leaders(story, first, second, found):
+    """Also if the earlier one, which does not know of its successor, lists its end later."""
+    for epoch, offset in (first, second):
+        story.list_end(offset, leader_epoch=epoch)
+    assert story.found() == found
+
+
+def test_a_fetch_from_a_new_leader_may_return_a_lower_end_than_before(story):
+    for epoch, offset in ((3, 5), (4, 4)):
+        story.history.record_fetched_end("c", story.history.moment(), A, RU, offset, epoch)
+    assert story.found() == set()
+    story.list_end(4, leader_epoch=4)
+    assert story.found() == {"END_FELL"}
+
+
+@pytest.mark.parametrize(("elected", "found"), [(3, {"END_FELL"}), (4, set()), (5, {"END_FELL"})])
+def test_the_end_falls_in_the_epoch_of_an_unclean_election_only(elected, found):
+    story = Story(is_cluster=True, unclean=frozenset({"a"}))
+    story.history.unclean_elections.append(UncleanElection(A, elected, Moment(0, 0)))
+    story.list_end(5, leader_epoch=3)
+    story.list_end(4, leader_epoch=4)
+    assert story.found() == found
+
+
+@pytest.mark.parametrize(("is_settled", "found"), [(False, set()), (True, {"END_FELL"})])
+def test_after_the_faults_no_end_is_below_an_acknowledged_or_listed_one(story, is_settled, found):
+    story.send("x y z", 0)
+    story.list_end(3)
+    if is_settled:
+        settle(story)
+    story.list_end(2)
+    settle(story)
+    story.end("x y z")
+    assert story.found() == found
+
+
+def test_after_the_faults_the_end_is_above_acknowledged_records(story):
+    story.send("x y", 0)
+    settle(story)
+    story.list_end(1)
+    story.end("x y")
+    assert story.found() == {"END_FELL"}
+
+
+def test_the_final_read_ends_after_the_listed_end(story):
+    story.send("x y", 0)
+    story.list_end(3)
+    story.end("x y")
+    assert story.found() == {"END_FELL"}

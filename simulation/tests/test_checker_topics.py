@@ -182,6 +182,14 @@ def test_a_topic_that_was_never_created(story):
     assert story.found() == {"FOREIGN_TOPIC"}
 
 
+def test_a_topic_has_the_id_of_its_predecessor(story):
+    delete(story, create(story, 1))
+    create(story, 2)
+    assert story.found() == set()
+    create(story, 1, "other")
+    assert story.found() == {"REUSED_ID"}
+
+
 def test_a_topic_has_a_record_of_its_predecessor(story):
     life = create(story, 1)
     story.send("x", 0, partition=FIRST)

@@ -18,15 +18,23 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER
+from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.server.work.first_metadata import MAX_WAIT_S
 from odradek.simulation.api import ConnectionLost
 from odradek.simulation.clients.lasting_connection import LastingConnection
 from odradek.simulation.cluster.faults import ClusterFaults
 from odradek.simulation.cluster.logs import find_differences
-from odradek.simulation.cluster.power import IntactReplicas, find_incomplete, find_silent_follower
+from odradek.simulation.cluster.power import (
+    IntactReplicas,
+    _find_wrong_role,
+    find_incomplete,
+    find_silent_follower,
+)
 from odradek.simulation.cluster.tree import read_data, read_partitions
 from odradek.simulation.history import History
 from odradek.simulation.machine.zookeeper import ZOOKEEPER_HOST
+from odradek.simulation.safeguards.cluster import _follow_any_controller
 from odradek.simulation.scenario import FaultPlan
 from odradek.simulation.tests.test_world import finish
 from odradek.simulation.world import World
@@ -207,6 +215,22 @@ def test_a_started_broker_without_a_controller_lets_clients_retry(cluster):
     assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_controller_that_resumes_after_its_change_is_not_followed(cluster, monkeypatch, is_followed):
+    """It was paused between a change and its publication, and has been replaced."""
+    if is_followed:
+        monkeypatch.setattr(BrokerControl, "_refuse", _follow_any_controller(BrokerControl._refuse))
+    first = cluster.controller
+    cluster.faults._pauses[first.host] = 8 * SESSION_S
+    next(one for one in cluster.world.brokers if one is not first).kill()
+    cluster.wait(lambda: first.is_paused)
+    cluster.wait(lambda: not first.is_paused)
+    assert cluster.controller is not first
+    cluster.world.run(lambda: not find_incomplete(cluster.world), 60)
+    found = [what for what in cluster.world.failures if "follows the controller of epoch" in what]
+    assert bool(found) == is_followed
+
+
 def test_one_replica_in_sync_remains_intact(cluster):
     cluster.ask(cluster.produce)
     intact = IntactReplicas(cluster.world)
@@ -225,12 +249,84 @@ def test_one_replica_in_sync_remains_intact(cluster):
     assert intact.may_disturb(["broker-2", "broker-3"])
 
 
+def test_an_intact_replica_is_not_removed(cluster):
+    partition = "t", 0
+    cluster.ask(cluster.produce)
+    intact, first = cluster.world.intact, cluster.world.brokers[0]
+    assert intact.begin_reassignment(partition, [1])
+    intact.end_reassignment(partition, [1])
+    intact.lose_data(first)
+    first.lose_power(lose_names=False)
+    assert not intact.begin_reassignment(partition, [1])
+    assert intact.may_disturb(["broker-2"])
+    assert intact.begin_reassignment(partition, [1, 2])
+    assert not intact.may_disturb(["broker-2"])
+    assert intact.may_disturb(["broker-3"])
+    assert not intact.begin_reassignment(partition, [1, 3])
+    intact.end_reassignment(partition, [1, 2])
+    assert intact.may_disturb(["broker-2"])
+
+
+@pytest.mark.parametrize(("changes", "stays"), [({}, True), ({"adding": (3,)}, False), ({"removing": (3,)}, False)])
+def test_a_replica_that_is_added_or_removed_may_not_stay(cluster, changes, stays):
+    """A cancellation removes the replicas that are being added."""
+    stored = read_partitions(cluster.world.zookeeper)["t", 0]
+    stored = stored._replace(state=stored.state._replace(**changes))
+    assert cluster.world.intact._stays(("t", 0), 3, stored) == stays
+
+
 def test_a_broker_that_leads_by_mistake_is_reported(cluster):
     follower = next(process for process in cluster.world.brokers if process is not cluster.leader)
     replica = follower.broker.services.replicas.get("t", 0)
     assert find_incomplete(cluster.world) == ""
     replica.is_leader = True
     assert find_incomplete(cluster.world).startswith(f"{follower.name} leads ('t', 0) in epoch 0")
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_leader"),
+    [
+        ({"replicas": (1, 2)}, False),
+        ({"leader": NO_LEADER}, False),
+        ({"leader_epoch": 7}, False),
+        ({"isr": (1, 2)}, True),
+    ],
+)
+def test_a_role_that_differs_from_zookeeper_is_reported(cluster, changes, is_leader):
+    process = next(one for one in cluster.world.brokers if (one is cluster.leader) == is_leader)
+    replica = process.broker.services.replicas.get("t", 0)
+    assert find_incomplete(cluster.world) == ""
+    for name, value in changes.items():
+        setattr(replica, name, value)
+    assert find_incomplete(cluster.world).startswith(f"{process.name} has the ")
+
+
+@pytest.mark.parametrize("changes", [{"replicas": (1, 2)}, {"isr": (1, 2)}, {"offline": (1,)}, {"leader_epoch": 7}])
+def test_metadata_that_differs_from_zookeeper_is_reported(cluster, changes):
+    image = cluster.world.brokers[2].broker.services.metadata
+    change_partition(image, **changes)
+    assert find_incomplete(cluster.world).startswith("broker-3 has PartitionMetadata(")
+
+
+@pytest.mark.parametrize("changes", [{"replicas": (1, 2)}, {"adding": (2,)}, {"removing": (2,)}])
+def test_an_assignment_that_differs_from_zookeeper_is_reported(cluster, changes):
+    change_partition(cluster.world.brokers[2].broker.services.replicas._image, **changes)
+    assert find_incomplete(cluster.world).startswith("broker-3 has the assignment PartitionMetadata(")
+
+
+def change_partition(image, **changes):
+    """Change a partition in an image without its publication."""
+    topic = image.topics["t"]
+    image.put_topic(topic._replace(partitions=(topic.partitions[0]._replace(**changes),)))
+
+
+def test_a_removed_replica_keeps_no_role(cluster):
+    state = cluster.state._replace(replicas=(1, 2), isr=(1, 2))
+    process = cluster.world.brokers[2]
+    replica = process.broker.services.replicas.get("t", 0)
+    assert _find_wrong_role(process, 3, ("t", 0), state).startswith("the role Partition(")
+    replica.leader = NO_LEADER
+    assert _find_wrong_role(process, 3, ("t", 0), state) == ""
 
 
 def test_a_broker_that_leads_a_partition_of_a_deleted_topic_is_reported(cluster):

@@ -8,6 +8,7 @@ import pytest
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.store import run_now
+from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrState
 from odradek.simulation.cluster.invariants import ClusterInvariants
 from odradek.simulation.cluster.power import find_incomplete
 from odradek.simulation.world import World
@@ -31,13 +32,15 @@ class Tree:
         run_now(self.store.create(znodes.state_path("t", 0), znodes.encode_state(HEALTHY)))
         run_now(self.store.create(znodes.CONTROLLER_EPOCH, b"2"))
         self.invariants = ClusterInvariants(self.world.zookeeper, self.world.brokers)
+        self.metadata = SimpleNamespace(controller_epoch=2)
+        self.cluster = SimpleNamespace(_control=None)
 
     def change(self, **changes):
         state = HEALTHY._replace(**changes)
         run_now(self.store.set(znodes.state_path("t", 0), znodes.encode_state(state)))
 
     def found(self, *replicas):
-        services = SimpleNamespace(replicas=replicas)
+        services = SimpleNamespace(replicas=replicas, metadata=self.metadata, cluster=self.cluster)
         process: Any = SimpleNamespace(
             name="broker-1", start_count=1, broker=SimpleNamespace(services=services), is_stopping=False
         )
@@ -185,6 +188,39 @@ def test_a_topic_id_that_changes_is_reported(tree):
     assert any("topic id" in what for what in tree.found())
 
 
+def test_a_topic_id_that_was_used_before_is_reported(tree):
+    run_now(tree.store.delete(znodes.state_path("t", 0)))
+    run_now(tree.store.delete(znodes.partition_path("t", 0)))
+    run_now(tree.store.delete(znodes.partitions_path("t")))
+    run_now(tree.store.delete(znodes.topic_path("t")))
+    assert tree.found() == []
+    run_now(tree.store.create(znodes.topic_path("u"), znodes.encode_topic(bytes(16), (HEALTHY,))))
+    assert tree.found() == []
+    run_now(tree.store.create(znodes.topic_path("t"), znodes.encode_topic(TOPIC_ID, (HEALTHY,))))
+    assert tree.found() == [f"ZooKeeper t: its id {TOPIC_ID.hex()} was used before, by t"]
+
+
+@pytest.mark.parametrize("session", [5, 6])
+def test_a_write_of_a_session_that_is_not_the_controllers_is_reported(tree, session):
+    tree.world.zookeeper.writer = 5
+    run_now(tree.store.set(znodes.CONTROLLER_EPOCH, b"3"))
+    assert tree.found() == []
+    tree.world.zookeeper.writer = session
+    run_now(tree.store.create(znodes.topic_path("u"), znodes.encode_topic(bytes(16), (HEALTHY,))))
+    assert tree.found() == []
+    run_now(tree.store.ensure_path(znodes.DELETE_TOPICS))
+    for where, write in (
+        ("t-0", lambda: tree.change(leader_epoch=4, controller_epoch=3)),
+        ("t", lambda: run_now(tree.store.set(znodes.topic_path("t"), znodes.encode_topic(TOPIC_ID, (HEALTHY,))))),
+        ("u, its deletion", lambda: run_now(tree.store.create(znodes.deletion_path("u")))),
+        ("u, its deletion", lambda: run_now(tree.store.delete(znodes.topic_path("u")))),
+        ("u, its deletion", lambda: run_now(tree.store.delete(znodes.deletion_path("u")))),
+    ):
+        write()
+        expected = [] if session == 5 else [f"ZooKeeper {where}: written in session 6, the controller has 5"]
+        assert tree.found() == expected
+
+
 def test_a_leader_without_committed_records_is_reported(tree):
     assert any("20 is committed" in what for what in tree.found(replica(leader_epoch=4, log_end_offset=19)))
     assert tree.found(replica(leader_epoch=5)) == []
@@ -202,6 +238,10 @@ def test_blocks_of_producer_ids_do_not_overlap(tree):
     run_now(tree.store.set(path, b'{"block_start":"1000","block_end":"1999"}'))
     assert tree.found() == []
     run_now(tree.store.set(path, b'{"block_start":"1500","block_end":"2499"}'))
+    assert any("overlap" in what for what in tree.found())
+    run_now(tree.store.set(path, b'{"block_start":"2500","block_end":"3499"}'))
+    assert tree.found() == []
+    run_now(tree.store.set(path, b'{"block_start":"2500","block_end":"3499"}'))
     assert any("overlap" in what for what in tree.found())
 
 
@@ -222,12 +262,18 @@ def test_wrong_states_of_a_broker_are_reported(tree, changes, text):
 
 def test_a_replica_in_sync_without_all_records_is_reported(tree):
     log = SimpleNamespace(log_end_offset=20, config=SimpleNamespace(compacts=True, min_insync_replicas=2))
-    behind = SimpleNamespace(log=log, topic_id=TOPIC_ID, index=0, leader_epoch=3)
-    broker: Any = SimpleNamespace(services=SimpleNamespace(replicas=SimpleNamespace(partitions={("t", 0): behind})))
-    process = tree.world.brokers[1]
-    process.broker, process.is_up = broker, True
+    run_on_second_broker(tree, log=log, topic_id=TOPIC_ID, index=0, leader_epoch=3)
     assert tree.found(replica(high_watermark=20)) == []
     assert any("the log of broker-2 in the ISR ends at 20" in what for what in tree.found(replica(high_watermark=21)))
+
+
+@pytest.mark.parametrize(("isr", "is_reported"), [((1, 2, 3), True), ((1, 3), False)])
+def test_a_replaced_leader_may_have_members_that_have_left_the_isr(tree, isr, is_reported):
+    log = SimpleNamespace(log_end_offset=0, config=SimpleNamespace(compacts=True, min_insync_replicas=2))
+    run_on_second_broker(tree, log=log, topic_id=TOPIC_ID, index=0, leader_epoch=4)
+    tree.change(leader=3, leader_epoch=4, isr=isr)
+    found = tree.found(replica(high_watermark=21))
+    assert any("the log of broker-2 in the ISR ends at 0" in what for what in found) == is_reported
 
 
 def test_a_high_watermark_that_rises_with_too_few_replicas_in_sync_is_reported(tree):
@@ -236,9 +282,55 @@ def test_a_high_watermark_that_rises_with_too_few_replicas_in_sync_is_reported(t
 
 
 def test_an_epoch_has_one_leader(tree):
-    broker = SimpleNamespace(services=SimpleNamespace(replicas=[replica()]))
+    services = SimpleNamespace(replicas=[replica()], metadata=tree.metadata, cluster=tree.cluster)
+    broker = SimpleNamespace(services=services)
     other: Any = SimpleNamespace(name="broker-2", start_count=1, is_stopping=False, broker=broker)
     assert any("broker-1 leads in the same epoch" in what for what in tree.invariants.check(other))
+
+
+def test_a_broker_that_follows_an_earlier_controller_again_is_reported(tree):
+    tree.metadata.controller_epoch = 3
+    assert tree.found() == []
+    tree.metadata.controller_epoch = 2
+    assert tree.found() == ["broker-1 follows the controller of epoch 2 after that of 3"]
+
+
+def test_a_broker_that_accepts_a_request_of_an_earlier_controller_is_reported(tree):
+    tree.cluster._control = SimpleNamespace(_controller_epoch=3)
+    assert tree.found() == []
+    tree.cluster._control._controller_epoch = 2
+    assert tree.found() == ["broker-1 follows the controller of epoch 2 after that of 3"]
+
+
+@pytest.mark.parametrize(("epoch", "is_reported"), [(-1, False), (2, True), (3, False)])
+def test_a_replica_that_joins_the_isr_without_the_leader_epoch_is_reported(tree, epoch, is_reported):
+    run_on_second_broker(tree, topic_id=TOPIC_ID, index=0, leader_epoch=epoch, log=None)
+    tree.change(isr=(1, 3))
+    found = tree.found(replica(isr=(1, 3)))
+    assert any("replica 2 joins the ISR" in what for what in found) == is_reported
+
+
+@pytest.mark.parametrize(("epoch", "is_reported"), [(-1, False), (6, True), (7, False)])
+def test_a_replica_that_joined_the_isr_in_an_old_registration_is_reported(tree, epoch, is_reported):
+    change = IsrChange((1, 2, 3), 3, 0, (-1, -1, epoch))
+    leader = replica(_leader_state=SimpleNamespace(isr=IsrState((1, 2)).propose(IsrEvent.EXPAND, change)))
+    controller = SimpleNamespace(image=SimpleNamespace(brokers={3: SimpleNamespace(epoch=7)}))
+    replicas = SimpleNamespace(partitions={("t", 0): leader})
+    tree.world.brokers[0].broker = SimpleNamespace(
+        services=SimpleNamespace(replicas=replicas, controller=controller)
+    )
+    run_now(tree.store.create(znodes.CONTROLLER, znodes.encode_controller(1, 0)))
+    tree.change(isr=(1, 2))
+    assert tree.found() == []
+    tree.change(isr=(1, 2, 3))
+    assert any("replica 3 joined the ISR in its registration 6" in what for what in tree.found()) == is_reported
+
+
+def run_on_second_broker(tree, **fields):
+    """Let the second broker run with a replica."""
+    replicas = SimpleNamespace(partitions={("t", 0): SimpleNamespace(**fields)})
+    process = tree.world.brokers[1]
+    process.broker, process.is_up = SimpleNamespace(services=SimpleNamespace(replicas=replicas)), True
 
 
 def test_a_cluster_without_its_brokers_is_incomplete(tree):

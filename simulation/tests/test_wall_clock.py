@@ -76,6 +76,9 @@ def test_the_broker_validates_timestamps_by_its_own_clock(wrong_by_ms, accepted)
     ("silent_s", "codes", "is_odd"),
     [
         (0.1, (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), True),
+        (0.295, (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), True),
+        # The session of 300 ms has expired on a clock that is 1 % fast.
+        (0.298, (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), False),
         (1.5, (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID), False),
         (0.1, (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.UNKNOWN_MEMBER_ID), False),
     ],

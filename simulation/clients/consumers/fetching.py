@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -99,10 +99,16 @@ class Fetcher:
         if not self._keep_session(response):
             return []
         names = {topic_id: name for name, topic_id in topic_ids.items()}
+        epochs = {
+            (topic.topic, row.partition): row.current_leader_epoch
+            for topic in request.topics
+            for row in topic.partitions
+        }
         found: list[tuple[Partition, ReadRecord]] = []
         for topic in response.responses:
             name = topic.topic or names.get(topic.topic_id, "?")
             for row in topic.partitions:
+                self._note_end(started, (name, row.partition_index), row, epochs)
                 found += self._take(started, (name, row.partition_index), row)
         return found
 
@@ -210,6 +216,13 @@ class Fetcher:
             )
         )
         return [(partition, record) for record in records]
+
+    def _note_end(self, started: Moment, partition: Partition, row: Any, epochs: Mapping[Partition, int]) -> None:
+        """Record the end in a response, if the connection has stated the leader epoch in the request."""
+        epoch = epochs.get(partition, -1)
+        if row.error_code == ErrorCode.NONE and epoch >= 0:
+            end = row.last_stable_offset if self.isolation is Isolation.READ_COMMITTED else row.high_watermark
+            self._history.record_fetched_end(self._link.name, started, partition, self.isolation, end, epoch)
 
     def _read(self, row: Any, start: int) -> tuple[list[ReadRecord], int, int]:
         """Return the records for the application, the position after them, and the leader epoch of the last batch."""

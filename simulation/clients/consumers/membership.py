@@ -20,6 +20,8 @@ from odradek.simulation.history import Partition
 PROTOCOL: Final = "range"
 PROTOCOL_TYPE: Final = "consumer"
 _MOST_JOINS: Final = 300
+_FASTEST_CLOCK: Final = 1.01
+"""The rate of a broker's monotonic clock, at most."""
 
 STATIC_LIMITS: Final = {11: (5, 9), 14: (3, 5), 12: (3, 4), 8: (7, 10), 13: (3, 5)}
 """Versions with group.instance.id (KIP-345)."""
@@ -166,7 +168,8 @@ class Membership:
         assert self._confirmed is not None
         confirmed_over, confirmed_s = self._confirmed
         silent_ms = (now_s - confirmed_s) * 1000
-        if confirmed_over is connection and silent_ms < min(self.session_timeout_ms, self._rebalance_timeout_ms):
+        timeout_ms = min(self.session_timeout_ms, self._rebalance_timeout_ms)
+        if confirmed_over is connection and silent_ms * _FASTEST_CLOCK < timeout_ms:
             self._link.history.note_odd(
                 self._link.name, f"expelled from {self.group} {silent_ms:.0f} ms after it was a member"
             )

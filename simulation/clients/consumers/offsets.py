@@ -62,7 +62,7 @@ async def list_end(link: Link, partition: Partition, isolation: Isolation) -> in
     if found.error_code != ErrorCode.NONE:
         link.history.note_odd(link.name, f"ListOffsets: {ErrorCode(found.error_code).name}")
         return 0
-    link.history.record_end_offset(link.name, started, partition, isolation, found.offset)
+    link.history.record_end_offset(link.name, started, partition, isolation, found.offset, found.leader_epoch)
     return int(found.offset)
 
 
