@@ -53,8 +53,7 @@ class CoordinatorContext(Generic[S]):
     """A shard whose partition this broker leads, with its pending writes and its timer.
 
     It ends with the leadership (`wake`). In a later leader epoch of the same leader its state is still valid, since no
-    other broker has written to the log; `CoordinatorRuntime.begins_again_after_others` ends it nevertheless if epochs are
-    missing.
+    other broker has written to the log. `CoordinatorRuntime.begins_again_after_others` ends it if epochs are missing.
 
     leader_epoch: the last leader epoch in which the shard was valid
     waiting: in the order of registration, the last offset that must be replicated, and the function to call with NONE

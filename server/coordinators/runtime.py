@@ -59,7 +59,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
 
     codec = Codec.NONE
     begins_again_after_others = False
-    """A shard is loaded again when another broker may have led its partition since the last leader epoch that it had."""
+    """A shard is loaded again when another broker may have led its partition since its last leader epoch."""
 
     def __init__(
         self,
