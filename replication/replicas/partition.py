@@ -384,8 +384,8 @@ class Partition:
             self._on_failure(failure)
             raise
         except KafkaError as error:
-            is_of_consumer = isolation_level is not None and leader_only
-            if is_of_consumer and offset > log.log_end_offset and not self._is_leadership_confirmed:
+            is_of_consumer = isolation_level is not None and self._leader_log is not None
+            if is_of_consumer and offset > log.log_end_offset and self._may_be_replaced:
                 # The next leader may have the offset. After an out-of-range error a consumer leaves its position.
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._describe_unconfirmed(error)) from error
             raise
@@ -466,6 +466,10 @@ class Partition:
     def _is_leadership_confirmed(self) -> bool:
         return self._leader_state is None or self._leader_state.is_confirmed()
 
+    @property
+    def _may_be_replaced(self) -> bool:
+        return self._leader_state is not None and self._leader_state.may_be_replaced()
+
     @staticmethod
     def _describe_unconfirmed(what: object) -> str:
         return f"no follower in sync has fetched lately, and {what}"
@@ -501,7 +505,7 @@ class Partition:
         Raises KafkaError: as `leading_log`; UNKNOWN_LEADER_EPOCH for an epoch above the leader's, if another may lead.
         """
         log = self.leading_log(current_leader_epoch)
-        if leader_epoch > self.leader_epoch and not self._is_leadership_confirmed:
+        if leader_epoch > self.leader_epoch and self._may_be_replaced:
             # (-1, -1) would be a truncation to consumers that have read records of the next leader, and forgotten its
             # epoch, as librdkafka does when it bootstraps again (KIP-1102).
             text = self._describe_unconfirmed(f"leader epoch {leader_epoch} is newer than {self.leader_epoch}")

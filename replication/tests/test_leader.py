@@ -7,7 +7,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import build_batch
 from odradek.replication.replicas.isr import IsrChange, IsrPhase
 from odradek.replication.replicas.isr_changes import MAX_CHANGES_PER_REQUEST, shrink_isrs
-from odradek.replication.replicas.leader_state import CONFIRMED_WITHIN_MS, Follower
+from odradek.replication.replicas.leader_state import CONFIRMED_WITHIN_MS, DOUBTED_WITHIN_MS, Follower
 from odradek.replication.tests.leading import LAG_MS, Leader, open_log
 
 E = ErrorCode
@@ -63,7 +63,8 @@ def test_a_leader_that_may_be_replaced_moves_no_consumer():
     partition, epoch = leader.partition, leader.partition.leader_epoch
 
     def read(offset):
-        return partition.read(offset, 1000)
+        # Followers serve consumers as well, since version 11 of Fetch.
+        return partition.read(offset, 1000, leader_only=False)
 
     for follower in (2, 3):
         leader.fetch(follower, 3)
@@ -80,6 +81,24 @@ def test_a_leader_that_may_be_replaced_moves_no_consumer():
     leader.fetch(2, 3)
     assert partition.offset_for_leader_epoch(epoch + 1) == (-1, -1)
     fails(E.OFFSET_OUT_OF_RANGE, read, 4)
+    # Followers that are alive and have the whole log are not removed: no consumer waits for their fetches for ever.
+    leader.now_ms += DOUBTED_WITHIN_MS
+    fails(E.NOT_LEADER_OR_FOLLOWER, read, 4)
+    leader.now_ms += 1
+    assert partition.offset_for_leader_epoch(epoch + 1) == (-1, -1)
+    fails(E.OFFSET_OUT_OF_RANGE, read, 4)
+
+
+def test_a_leader_whose_follower_may_have_been_added_may_be_replaced():
+    """The controller added the follower, and elected it; the response was lost."""
+    leader = Leader((1, 2), isr=(1,))
+    leader.append(3)
+    leader.fetch(2, 3)
+    assert leader.partition._leader_state.maximal_isr == (1, 2)
+    leader.now_ms += CONFIRMED_WITHIN_MS + 1
+    epoch = leader.partition.leader_epoch + 1
+    fails(E.UNKNOWN_LEADER_EPOCH, leader.partition.offset_for_leader_epoch, epoch)
+    fails(E.NOT_LEADER_OR_FOLLOWER, leader.partition.read, 4, 1000)
 
 
 # Section 10: high watermark
