@@ -204,8 +204,8 @@ class LeaderState:
     def is_confirmed(self) -> bool:
         """Return whether a follower in sync fetched lately, or there is none: no other broker is the leader then.
 
-        A leader that is cut off from the other brokers does not notice at once that it has been replaced. A follower may
-        have been added to the ISR although the response was lost.
+        A leader that is cut off from the other brokers does not notice at once that it has been replaced. A follower
+        may have been added to the ISR although the response was lost.
         """
         cluster, isr = self._cluster, self.maximal_isr
         if cluster is None or not any(replica in isr for replica in self.followers):

@@ -97,17 +97,22 @@ def test_a_reassignment_whose_response_was_lost_is_published_and_completed(world
 def test_a_request_of_an_operator_that_is_too_large_ends_no_takeover(world, monkeypatch, caplog):
     """It stayed in its node, and each new controller failed with it and resigned."""
     create(world, "large", *[(1, 2)] * 300)
-    for module in (context, changes):
-        monkeypatch.setattr(module, "MAX_TRANSACTION_BYTES", 3_000)
-    monkeypatch.setattr(reassignment, "_ROOM_BYTES", 1_000)
+    requests, held = world.active.controller._operator_requests, []
+    post, requests._post = requests._post, lambda *event: held.append(event)
     request = znodes.encode_reassignments({("large", index): (3, 4) for index in range(300)})
     run_now(world.server.connect().create(znodes.REASSIGN_PARTITIONS, request))
+    monkeypatch.setattr(world.server, "max_transaction_bytes", 12_000)
+    monkeypatch.setattr(reassignment, "_ROOM_BYTES", 1_000)
+    for module in (context, changes):
+        monkeypatch.setattr(module, "MAX_TRANSACTION_BYTES", 6_000)
+    for event in held:
+        post(*event)
     world.executor.finish()
+    assert "refused reassignments topic=large partitions=300" in caplog.text
+    assert run_now(world.server.connect().exists(znodes.REASSIGN_PARTITIONS)) is None
     world.crash(world.active.fake.broker_id)
     world.executor.finish()
     assert world.active.controller.is_active
-    assert "refused reassignments topic=large partitions=300" in caplog.text
-    assert run_now(world.server.connect().exists(znodes.REASSIGN_PARTITIONS)) is None
 
 
 def test_a_broker_that_shuts_down_is_not_elected(world):
