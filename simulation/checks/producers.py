@@ -6,11 +6,11 @@ A producer id belongs to one producer or one transactional id: the batches of a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from odradek.simulation.checks.evidence import Evidence, Violation, ViolationKind
 from odradek.simulation.checks.logs import iter_seen
-from odradek.simulation.history import Guarantee, Isolation, Partition, label_text, name_of
+from odradek.simulation.history import Guarantee, Isolation, Partition, Send, label_text, name_of
 
 
 def check_producers(evidence: Evidence) -> Iterator[Violation]:
@@ -50,8 +50,10 @@ def _check_duplicates(evidence: Evidence, partition: Partition) -> Iterator[Viol
             )
 
 
-def check_order(evidence: Evidence, partition: Partition) -> Iterator[Violation]:
-    """The records of each producer are in the order of sending."""
+def check_order(
+    evidence: Evidence, partition: Partition, is_repeated: Callable[[Send], bool] = lambda send: False
+) -> Iterator[Violation]:
+    """The records of each producer are in the order of sending, except that a repeated batch may follow later ones."""
     last: dict[str, tuple[tuple[int, int], bytes]] = {}
     records = evidence.final_records(partition, Isolation.READ_UNCOMMITTED)
     for offset in sorted(records):
@@ -62,7 +64,7 @@ def check_order(evidence: Evidence, partition: Partition) -> Iterator[Violation]
         send, number = sender
         place = send.invoked.order, number
         before = last.get(send.producer)
-        if before is not None and before[0] > place:
+        if before is not None and before[0] > place and not is_repeated(send):
             yield Violation(
                 ViolationKind.REORDERED,
                 f"{name_of(partition)} offset {offset}: {label_text(value)} of {send.producer} follows "

@@ -39,7 +39,7 @@ def check_unclean(evidence: Evidence) -> Iterator[Violation]:
         yield from _check_polled(evidence, partition)
         yield from check_contents(evidence, partition)
         yield from _check_duplicates(evidence, partition)
-        yield from check_order(evidence, partition)
+        yield from check_order(evidence, partition, lambda send: _most_copies(evidence, send) > 1)
         for poll in evidence.polls.get(partition, ()):
             yield from check_bounds(poll)
 
@@ -123,7 +123,7 @@ def _most_copies(evidence: Evidence, send: Send) -> int:
     """Return the number of copies of a batch that may be in the log.
 
     After an unclean election an idempotent producer may have to begin a new epoch. If the next election is of a replica
-    with records from before, the log can have the batch in both epochs.
+    with records from before, the log can have the batch in both epochs, and later batches before its second copy.
     """
     is_repeatable = send.guarantee is Guarantee.PLAIN or len(_elections(evidence, send.partition)) > 1
     return len(send.attempts) if is_repeatable else 1

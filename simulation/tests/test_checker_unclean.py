@@ -127,6 +127,16 @@ def test_two_elections_may_lead_to_two_copies(story):
     assert story.found() == set()
 
 
+@pytest.mark.parametrize(("elections", "found"), [(1, {"DUPLICATE", "REORDERED"}), (2, set())])
+def test_a_second_copy_may_follow_later_records_after_two_elections(story, elections, found):
+    story.send("x", 2, attempts=2)
+    story.send("y", 3, attempts=2)
+    for _ in range(elections):
+        elect(story, 0)
+    story.end("x y x y")
+    assert story.found() == found
+
+
 def test_a_plain_producer_may_write_as_often_as_it_tries(story):
     story.send("x", 0, attempts=2, kind="plain")
     story.end("x x")
