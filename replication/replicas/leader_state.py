@@ -21,8 +21,10 @@ NEVER: Final = -(1 << 62)
 """A time before all times of the monotonic clock."""
 
 CONFIRMED_WITHIN_MS: Final = 1_000
-DOUBTED_WITHIN_MS: Final = 120_000
 """A fetch of a follower confirms the leadership for this time: twice the default of replica.fetch.wait.max.ms."""
+
+DOUBTED_WITHIN_MS: Final = 120_000
+"""Time after the last fetch of a follower in which a leadership that is not confirmed is doubtful to consumers."""
 
 
 class IsrChangeOwner(Protocol):
@@ -207,14 +209,14 @@ class LeaderState:
         A leader that is cut off from the other brokers does not notice at once that it has been replaced. A follower
         may have been added to the ISR although the response was lost.
         """
-        cluster, isr = self._cluster, self.maximal_isr
-        if cluster is None or not any(replica in isr for replica in self.followers):
+        cluster, followers = self._cluster, self._list_in_sync()
+        if cluster is None or not followers:
             return True
         least_ms = cluster.monotonic_ms() - CONFIRMED_WITHIN_MS
-        return any(follower.fetch_ms >= least_ms for replica, follower in self.followers.items() if replica in isr)
+        return any(follower.fetch_ms >= least_ms for follower in followers)
 
     def may_be_replaced(self) -> bool:
-        """Return whether the leadership is not confirmed, but was within the last two minutes.
+        """Return whether the leadership is not confirmed, but was within DOUBTED_WITHIN_MS.
 
         Later it is more probable that the followers have the whole log and fetch nothing, and consumers would wait for
         ever.
@@ -222,8 +224,11 @@ class LeaderState:
         if self._cluster is None or self.is_confirmed():
             return False
         least_ms = self._cluster.monotonic_ms() - DOUBTED_WITHIN_MS
-        followers = [follower for replica, follower in self.followers.items() if replica in self.maximal_isr]
-        return any(max(follower.fetch_ms, follower.caught_up_ms) >= least_ms for follower in followers)
+        return any(max(one.fetch_ms, one.caught_up_ms) >= least_ms for one in self._list_in_sync())
+
+    def _list_in_sync(self) -> list[Follower]:
+        """Return the followers in the maximal ISR."""
+        return [follower for replica, follower in self.followers.items() if replica in self.maximal_isr]
 
     # -- high watermark and low watermark ------------------------------------------------------------------------------
 

@@ -227,15 +227,16 @@ class Reassignments:
             except StateConflictError:
                 # The write may have been made although its outcome was unknown: then the states that were read again
                 # are the wanted ones, and nothing else publishes them or continues the reassignment.
-                await self._find_pending(name)
+                self._find_pending(name)
                 self._context.image.publish()
 
-    async def _find_pending(self, name: str) -> None:
-        """Find the pending partitions of a topic whose states were read again."""
+    def _find_pending(self, name: str) -> None:
+        """Find the pending partitions of a topic whose states were read from the store."""
         topic = self._context.image.topics.get(name)
-        if topic is not None:
-            async for index in in_slices(range(len(topic.partitions)), _PARTITIONS_PER_PAUSE, self._context.pause):
-                self._set_pending(name, index, is_reassigning(topic.partitions[index]))
+        partitions = () if topic is None else topic.partitions
+        self._pending.pop(name, None)
+        if indexes := {index for index, partition in enumerate(partitions) if is_reassigning(partition)}:
+            self._pending[name] = indexes
 
     async def _begin(
         self, name: str, targets: Mapping[int, Sequence[int] | None]
@@ -322,10 +323,9 @@ class Reassignments:
         context.stopping.clear()
         self._pending.clear()
         self._checked.clear()
-        for topic in list(context.image.topics.values()):
+        for name in list(context.image.topics):
             await context.pause()
-            if indexes := {index for index, partition in enumerate(topic.partitions) if is_reassigning(partition)}:
-                self._pending[topic.name] = indexes
+            self._find_pending(name)
         if self._pending:
             logger.info("resuming reassignments topics=%d", len(self._pending))
         self._due = set(self._pending)
