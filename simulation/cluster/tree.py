@@ -1,11 +1,12 @@
 """The state of partitions in the simulated ZooKeeper, read without a session."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
+from odradek.replication.metadata.znode_store import Znode
 from odradek.simulation.history import Partition
 from odradek.simulation.machine.zookeeper import ZooKeeper
 
@@ -54,10 +55,7 @@ def read_partitions(
     """Return all partitions that have a state. Those that are as in `known` are taken from there."""
     table = zookeeper.tree.parts[0]
     found = {}
-    for topic in table.children(znodes.TOPICS):
-        node = table.load(znodes.topic_path(topic))
-        if node is None:
-            continue
+    for topic, node in _list_topic_nodes(zookeeper):
         assignment: znodes.TopicAssignment | None = None
         for index in map(int, table.children(znodes.partitions_path(topic))):
             written = table.load(znodes.state_path(topic, index))
@@ -79,17 +77,21 @@ def read_topics(
     zookeeper: ZooKeeper, known: Mapping[str, StoredTopic] = MappingProxyType({})
 ) -> dict[str, StoredTopic]:
     """Return the nodes of all topics. Those that are as in `known` are taken from there."""
-    table = zookeeper.tree.parts[0]
     found = {}
-    for name in table.children(znodes.TOPICS):
-        node = table.load(znodes.topic_path(name))
-        if node is None:
-            continue
+    for name, node in _list_topic_nodes(zookeeper):
         topic = known.get(name)
         if topic is None or topic.written != node.modified_id:
             topic = StoredTopic(znodes.decode_topic(node.data).topic_id or b"", node.created_id, node.modified_id)
         found[name] = topic
     return found
+
+
+def _list_topic_nodes(zookeeper: ZooKeeper) -> Iterator[tuple[str, Znode]]:
+    table = zookeeper.tree.parts[0]
+    for name in table.children(znodes.TOPICS):
+        node = table.load(znodes.topic_path(name))
+        if node is not None:
+            yield name, node
 
 
 def read_children(zookeeper: ZooKeeper, path: str) -> frozenset[str]:
