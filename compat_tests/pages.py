@@ -14,6 +14,11 @@ import pytest
 import odradek
 
 TIMEOUT_S = 180
+_START = """rm -f broker.log
+{} > broker.log 2>&1 & echo $! > broker.pid
+until grep -s 'odradek started' broker.log || ! kill -0 $(cat broker.pid); do sleep 0.1; done
+"""
+_STOP = "kill $(cat broker.pid); while kill -0 $(cat broker.pid) 2> /dev/null; do sleep 0.1; done"
 COMMANDS = {
     "odradek": [sys.executable, "-m", "odradek"],
     "python": [sys.executable],
@@ -79,6 +84,14 @@ class PageShell:
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{self._logs()}"
         return done.stdout
+
+    def start_broker(self, commands: str) -> None:
+        """Run commands of which the last one starts a broker, until it has started. Its log is in broker.log."""
+        assert "odradek started" in self.run(_START.format(commands.strip()))
+
+    def stop_broker(self) -> None:
+        """Stop the broker, and wait for its end."""
+        self.run(_STOP)
 
     def kill(self, name: str) -> None:
         """Kill the process whose id is in a file, if there is one."""

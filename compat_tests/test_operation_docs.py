@@ -21,10 +21,6 @@ from odradek.server.cluster_tools.zookeeper_server import find_ports
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 MONITORING = Path(odradek.__file__).parent.parent / "docs" / "monitoring"
-START = """{} > broker.log 2>&1 & echo $! > broker.pid
-until grep -s 'odradek started' broker.log || ! kill -0 $(cat broker.pid); do sleep 0.1; done
-"""
-STOP = "kill $(cat broker.pid); while kill -0 $(cat broker.pid) 2> /dev/null; do sleep 0.1; done"
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -84,7 +80,7 @@ def test_the_steps_to_prometheus_and_its_alerts(make_shell):
     listener, look, configuration, run = map(textwrap.dedent, read_inner_examples("monitoring.md"))
     properties = f"{listener}listeners=PLAINTEXT://127.0.0.1:{broker}\nlog.dirs=data\n"
     (shell.directory / "server.properties").write_text(properties.replace("9404", str(metrics)))
-    assert "odradek started" in shell.run(START.format("odradek start server.properties"))
+    shell.start_broker("odradek start server.properties")
     assert "kafka_server_" in shell.run(look)
     # Quantiles exist for the requests that were received.
     shell.run(f"odradek topic list --bootstrap-server 127.0.0.1:{broker}")
@@ -132,7 +128,7 @@ def test_a_broker_of_kafka_is_replaced_and_returns(make_shell, monkeypatch, tmp_
         [(first, last)] = re.findall(r"refuses to start: `(.+?), \.\.\. (.+?)`", read_page("migration.md"))
         refused = shell.run(f"{start.partition(' --override')[0]} || test $? = 1")
         assert re.search(f"{first}, .+ {last}", refused)
-        shell.run(START.format(start.strip()))
+        shell.start_broker(start)
         assert_lines_are_like(log, (tmp_path / "broker.log").read_text())
         assert '"-1"' in shell.run("odradek config describe topic plain --json")
         shell.run(alter)
@@ -142,7 +138,7 @@ def test_a_broker_of_kafka_is_replaced_and_returns(make_shell, monkeypatch, tmp_
         assert re.search(r"^billing +Empty +0 +orders +1 +1$", shown, re.MULTILINE)
         assert read_all(servers, "plain") == [b"one", b"two"]
 
-        shell.run(STOP)
+        shell.stop_broker()
         shutil.rmtree(data)
         (backup / "kafka-data").rename(data)
         kafka.start()

@@ -118,8 +118,7 @@ def test_first_steps_then_tasks_then_a_backup_then_an_upgrade(shell, capsys):
     assert re.search(r"^billing +Empty +0 +orders +\d +3$", find("odradek group lag"), re.MULTILINE)
     assert "reset" in find("odradek group reset")
 
-    shell.run("odradek start server.properties > broker.log 2>&1 & echo $! > broker.pid")
-    wait_until(lambda: "odradek started" in (shell.directory / "broker.log").read_text())
+    shell.start_broker("odradek start server.properties")
     commands = [line for block in read_blocks("tasks.md") for line in block.splitlines()]
     assert len(commands) > 10
     for command in commands:

@@ -10,11 +10,6 @@ from odradek.server.cluster_tools.zookeeper_server import find_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-START = """rm -f broker.log
-{} > broker.log 2>&1 & echo $! > broker.pid
-until grep -s 'odradek started' broker.log || ! kill -0 $(cat broker.pid); do sleep 0.1; done
-"""
-STOP = "kill $(cat broker.pid); while kill -0 $(cat broker.pid) 2> /dev/null; do sleep 0.1; done"
 
 
 @pytest.fixture
@@ -28,11 +23,6 @@ def shell(tmp_path: Path) -> Iterator[PageShell]:
 def find_commands(name: str) -> list[str]:
     """Return the examples of a page that are commands."""
     return [example for example in read_examples(name) if example.startswith(("odradek ", "kcat "))]
-
-
-def start(shell: PageShell, example: str) -> None:
-    """Run an example whose last command starts a broker, until the broker has started."""
-    assert "odradek started" in shell.run(START.format(example.rstrip()))
 
 
 def test_the_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
@@ -63,10 +53,10 @@ def test_the_commands_lead_to_a_secured_broker(shell: PageShell) -> None:
 
 def test_the_examples_of_encryption_and_of_certificates_of_clients(shell: PageShell) -> None:
     first, client, with_authority, client_with_certificate, _ = find_commands("tls.md")
-    start(shell, first)
+    shell.start_broker(first)
     assert " 1 brokers:" in shell.run(client)
-    shell.run(STOP)
-    start(shell, with_authority)
+    shell.stop_broker()
+    shell.start_broker(with_authority)
     assert " 1 brokers:" in shell.run(client_with_certificate)
 
 
@@ -76,7 +66,7 @@ def test_the_examples_of_users_with_passwords(shell: PageShell) -> None:
     certificates, create, start_broker = first.split("\n", 2)
     shell.run(certificates)
     shell.run(f"echo alice-secret | {create}")
-    start(shell, f"{start_broker.rstrip()} --override delegation.token.secret.key=token-secret")
+    shell.start_broker(f"{start_broker.rstrip()} --override delegation.token.secret.key=token-secret")
 
     properties = read_examples("tls.md")[-1].replace("...", "alice-secret")
     for name in ("alice", "client"):

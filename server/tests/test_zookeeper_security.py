@@ -203,7 +203,7 @@ def test_sasl(server: Server, reactor: TestReactor) -> None:
     reactor.run(store.close())
 
 
-@pytest.mark.parametrize("user", [("alice", "wrong"), ("nobody", "x")])
+@pytest.mark.parametrize("user", [("alice", "wrong"), ("unknown", "x")])
 def test_a_wrong_password(server: Server, reactor: TestReactor, user: tuple[str, str]) -> None:
     with pytest.raises(StartError) as refused:
         connect(reactor, server.sasl(user))
@@ -256,7 +256,7 @@ def refuse(server: Server, properties: dict[str, str], chroot: str, directory: P
     return line.partition("; authenticate as the user that created it (zookeeper.sasl.jaas.config, ")[0]
 
 
-@pytest.mark.parametrize("user", [("alice", "wrong"), ("nobody", "wrong")])
+@pytest.mark.parametrize("user", [("alice", "wrong"), ("unknown", "wrong")])
 def test_a_broker_with_a_wrong_password_does_not_start(server: Server, tmp_path: Path, user: tuple[str, str]) -> None:
     assert refuse(server, server.sasl(user), "/wrong", tmp_path) == (
         "ZooKeeper refuses the user name or the password; check zookeeper.sasl.jaas.config and the server's JAAS file"
