@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compat_tests import processes
@@ -36,6 +36,11 @@ pytestmark = [pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(400)]
 PARTITIONS = 2
 WORDS = 40
 TIMEOUT_S = 120
+COORDINATOR_UNAVAILABLE = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 PROPERTIES = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
@@ -216,9 +221,23 @@ def write(bootstrap_servers: str, topic: str, count: int) -> None:
 
 
 def commit_offsets(bootstrap_servers: str, topic: str, offset: int) -> None:
+    """Commit an offset of each partition, once the coordinator is found: a new broker first creates its partitions."""
     consumer = Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "readers"})
-    consumer.commit(offsets=[TopicPartition(topic, index, offset) for index in range(PARTITIONS)], asynchronous=False)
-    consumer.close()
+    offsets = [TopicPartition(topic, index, offset) for index in range(PARTITIONS)]
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets=offsets, asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in COORDINATOR_UNAVAILABLE:
+                raise
+            return False
+        return True
+
+    try:
+        wait_until(is_committed)
+    finally:
+        consumer.close()
 
 
 def has_offsets(bootstrap_servers: str, topic: str, most: int) -> bool:

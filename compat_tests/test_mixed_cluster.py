@@ -129,7 +129,10 @@ class Traffic:
             admin.create_topics([NewTopic(topic, PARTITIONS, 3)])
         self.names = {topic: find_name(admin, topic, name, order) for topic in (OFFSETS, TRANSACTIONS)}
         self.moves: set[tuple[str, str, str]] = set()
-        self.load = NumberedLoad(servers, self.topic, PARTITIONS)
+        # A broker of Apache Kafka that becomes the leader between two requests of a producer refuses the first as no
+        # leader, and the second as out of order. librdkafka then begins a new epoch, and writes the first one again,
+        # although the new leader may have replicated it.
+        self.load = NumberedLoad(servers, self.topic, PARTITIONS, requests_in_flight=1)
         self.reader = GroupReader(servers, self.topic, self.names[OFFSETS])
         self.transactions = TransactionalLoad(servers, self.transactions_topic, PARTITIONS, self.names[TRANSACTIONS])
         self._stack = ExitStack()

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from compat_tests.clients.common import wait_until
 
-MAX_IN_FLIGHT = 2000
+MAX_WAITING = 2000
 READ_TIMEOUT_S = 60
 PACE_S = 0.005
 """Pause between two records of a partition: the load leaves the processors to the brokers."""
@@ -21,6 +21,7 @@ UNKNOWN_OFFSET = -1
 class NumberedLoad:
     """A thread that writes records 0, 1, 2, ... to each partition of a topic, with acks=all and idempotence.
 
+    requests_in_flight: requests that the producer sends to a broker before it has the responses
     acknowledged: per partition, the offset of each acknowledged number; UNKNOWN_OFFSET if librdkafka concludes the
         acknowledgement from that of a later record, after a timeout
     failures: errors that the producer reported; it retries for `delivery_timeout_ms`
@@ -28,7 +29,13 @@ class NumberedLoad:
     """
 
     def __init__(
-        self, bootstrap_servers: str, topic: str, partitions: int, *, delivery_timeout_ms: int = 120_000
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        partitions: int,
+        *,
+        delivery_timeout_ms: int = 120_000,
+        requests_in_flight: int = 5,
     ) -> None:
         self._topic = topic
         self._partitions = partitions
@@ -37,6 +44,7 @@ class NumberedLoad:
                 "bootstrap.servers": bootstrap_servers,
                 "enable.idempotence": True,
                 "acks": "all",
+                "max.in.flight.requests.per.connection": requests_in_flight,
                 "linger.ms": 2,
                 "message.timeout.ms": delivery_timeout_ms,
                 "reconnect.backoff.max.ms": 500,
@@ -49,7 +57,7 @@ class NumberedLoad:
         self.longest_pause_s = 0.0
         self._last_acknowledged: dict[int, float] = {}
         self._is_over = threading.Event()
-        self._in_flight = 0
+        self._waiting = 0
         self._thread = threading.Thread(target=self._run, name="numbered-load", daemon=True)
 
     @property
@@ -79,17 +87,17 @@ class NumberedLoad:
                 self._producer.produce(
                     self._topic, b"%d" % number, partition=partition, on_delivery=self._make_callback(number)
                 )
-                self._in_flight += 1
+                self._waiting += 1
             number += 1
             self._producer.poll(0)
             self._is_over.wait(PACE_S)
-            while self._in_flight > MAX_IN_FLIGHT and not self._is_over.is_set():
+            while self._waiting > MAX_WAITING and not self._is_over.is_set():
                 self._producer.poll(0.05)
         self._producer.flush(READ_TIMEOUT_S)
 
     def _make_callback(self, number: int):
         def delivered(error: KafkaError | None, message: Message) -> None:
-            self._in_flight -= 1
+            self._waiting -= 1
             if error is not None:
                 self.failures.append(str(error))
                 return
