@@ -119,6 +119,31 @@ def test_a_dry_run_of_a_reset(odradek, tool, admin, group, options, expected):
     assert committed(admin, group) == {0: 4}
 
 
+def test_a_dry_run_of_a_shift_or_of_a_file(odradek, tool, group, tmp_path):
+    file = tmp_path / "offsets.csv"
+    file.write_text(f"{group},0,7\n{group},1,2\n")
+    for options, expected in (
+        (["--topic", f"{group}:0", "--shift-by", "-3"], {"0": "1"}),
+        (["--topic", f"{group}:0", "--shift-by", "100"], {"0": "10"}),
+        (["--from-file", str(file)], {"0": "7", "1": "2"}),
+    ):
+        rows = odradek("group", "reset", group, *options, "--dry-run", "--json").json
+        assert {str(row["partition"]): str(row["after"]) for row in rows} == expected
+        shown = tool(tools.CONSUMER_GROUPS, "--reset-offsets", "--group", group, *options, "--dry-run").stdout
+        assert dict(re.findall(rf"^{group} +{group} +(\d) +(\d+)", shown, re.MULTILINE)) == expected
+
+
+def test_the_json_of_a_reset(odradek, group):
+    found = odradek("group", "reset", group, "--topic", f"{group}:0", "--to-offset", "2", "--yes", "--json").json
+    assert (found["action"], found["dry_run"], found["results"]) == (
+        "reset",
+        False,
+        [{"offset": f"{group}-0", "error": None}],
+    )
+    [change] = found["changes"]
+    assert (change["topic"], change["partition"], change["before"], change["after"]) == (group, 0, 4, 2)
+
+
 def test_a_reset(odradek, admin, group, tmp_path):
     table = odradek("group", "reset", group, "--all-topics", "--shift-by", "-3", "--yes").out
     assert re.search(rf"^{group} +0 +4 +1 +0 +10$", table, re.MULTILINE)

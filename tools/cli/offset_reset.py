@@ -105,8 +105,7 @@ def reset(
     if session.output.is_json and session.is_dry_run:
         session.output.show(table)
         return 0
-    if not session.output.is_json:
-        session.output.write_table(table)
+    session.preview(table)
     for key in sorted(after):
         if after[key] != wanted[key]:
             session.warn(f"{key[0]}-{key[1]} has no offset {wanted[key]}, {after[key]} is the nearest")
