@@ -11,7 +11,6 @@ from odradek.server.cluster_tools.zookeeper_server import find_ports
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
-
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[PageShell]:
     (port,) = find_ports(1)
