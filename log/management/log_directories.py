@@ -4,7 +4,7 @@ Source: KIP-112 (a failed directory takes only its own partitions offline), KIP-
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -118,6 +118,27 @@ class LogDirectories:
                 self.work_failed(path, error)
 
         self._run_in_thread(work, finish)
+
+    # What logs may lack after the last stop
+
+    def were_clean(self) -> bool:
+        """Return whether all directories are online, and were synced by a clean stop."""
+        return all(directory.failure is None and directory.was_clean for directory in self.by_path.values())
+
+    def find_lost_logs(self, missing: Collection[Key]) -> Collection[Key]:
+        """Return those of the missing logs that may have been lost with a disk, and remember that there are some.
+
+        `missing` are the partitions without a log that were assigned to this broker before its start. They are returned
+        if a directory was new at this start, or at an earlier one after which logs remained missing. Otherwise such a
+        log was not created before the last stop.
+        """
+        suspects = [directory for directory in self.online() if directory.may_lack_logs]
+        for directory in suspects:
+            try:
+                directory.mark_missing_logs(are_missing=bool(missing))
+            except (LogDirFailure, ShortageError) as error:
+                self.fail(directory.path, error)
+        return missing if suspects else ()
 
     # Shortages
 

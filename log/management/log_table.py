@@ -32,6 +32,10 @@ class LogTable:
     def all_logs(self) -> list[PartitionLog]:
         return list(self.logs.values())
 
+    def has(self, key: Key) -> bool:
+        """Return whether a partition has a log, which may be offline."""
+        return key in self.logs or key in self.offline
+
     def serves(self, log: PartitionLog) -> bool:
         """Return whether `log` itself is served; false for a deleted log, even if another has its name now."""
         return self.logs.get((log.topic, log.partition)) is log

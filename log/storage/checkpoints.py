@@ -3,9 +3,10 @@
 Checkpoints (recovery-point-offset-checkpoint, replication-offset-checkpoint, log-start-offset-checkpoint,
 cleaner-offset-checkpoint, leader-epoch-checkpoint) have one format: a line with the version, 0, a line with the number
 of entries, then one entry per line. `partition.metadata` contains a partition's topic id; `meta.properties` contains
-the ids of the cluster and of the broker; `.kafka_cleanshutdown` records a clean stop. Two files are Odradek's own:
+the ids of the cluster and of the broker; `.kafka_cleanshutdown` records a clean stop. Three files are Odradek's own:
 `odradek-producer-ids` contains the end of the reserved producer ids, `odradek-replaced-replica` marks a partition's
-directory that a move is about to replace by the one in another log directory.
+directory that a move is about to replace by the one in another log directory, and `odradek-missing-logs` exists while
+logs may be missing because a broker of a cluster began to use the directory when it had partitions already.
 """
 
 import base64
@@ -25,6 +26,7 @@ META_PROPERTIES_FILE = "meta.properties"
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 PRODUCER_IDS_FILE = "odradek-producer-ids"
 REPLACED_REPLICA_FILE = "odradek-replaced-replica"
+MISSING_LOGS_FILE = "odradek-missing-logs"
 LOCK_FILE = ".lock"
 
 _VERSION = "0"
@@ -306,3 +308,12 @@ def read_next_producer_id(fs: FileSystem, log_directory: str) -> int:
 def write_next_producer_id(fs: FileSystem, log_directory: str, next_id: int) -> None:
     """Replace the file durably. Blocks."""
     write_atomically(fs, f"{log_directory}/{PRODUCER_IDS_FILE}", f"{_VERSION}\n{next_id}\n".encode())
+
+
+def mark_missing_logs(fs: FileSystem, log_directory: str, *, are_missing: bool) -> None:
+    """Create the mark durably, or remove it. Blocks."""
+    path = f"{log_directory}/{MISSING_LOGS_FILE}"
+    if are_missing:
+        write_atomically(fs, path, b"")
+    else:
+        remove_if_exists(fs, path)

@@ -102,8 +102,8 @@ def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
 class LogDirectory:
     """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
 
-    `is_new`: no broker had used it, since it had no meta.properties. `was_clean`, `previous_broker_epoch` and
-    `next_producer_id` are set by `begin_load`.
+    `is_new`: no broker had used it, since it had no meta.properties. `was_clean`, `previous_broker_epoch`,
+    `may_lack_logs` (it is new, or has a mark of that) and `next_producer_id` are set by `begin_load`.
 
     Methods that access the disk raise LogDirFailure and ExhaustedError; those that write checkpoints, producer ids and
     the mark of a clean stop also DiskFullError.
@@ -116,6 +116,7 @@ class LogDirectory:
         self.is_new = False
         self.was_clean = False
         self.previous_broker_epoch = -1
+        self.may_lack_logs = False
         self.next_producer_id = 0
         self.failure: Exception | None = None
         self.is_full = False
@@ -196,6 +197,7 @@ class LogDirectory:
             broker_epoch = checkpoints.read_clean_shutdown(self.fs, self.path)
             self.was_clean = broker_epoch is not None
             self.previous_broker_epoch = -1 if broker_epoch is None else broker_epoch
+            self.may_lack_logs = self.is_new or self.fs.exists(f"{self.path}/{checkpoints.MISSING_LOGS_FILE}")
             self.next_producer_id = checkpoints.read_next_producer_id(self.fs, self.path)
             checkpoints.remove_clean_shutdown(self.fs, self.path)
             return list_partitions(self.fs, self.path)
@@ -259,6 +261,13 @@ class LogDirectory:
         """Record a clean stop, just before the lock is released: the next start need not recover."""
         file_name = checkpoints.CLEAN_SHUTDOWN_FILE
         self._write_file(file_name, lambda: checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch))
+
+    def mark_missing_logs(self, *, are_missing: bool) -> None:
+        """Let `may_lack_logs` of the next start have this value."""
+        file_name = checkpoints.MISSING_LOGS_FILE
+        self._write_file(
+            file_name, lambda: checkpoints.mark_missing_logs(self.fs, self.path, are_missing=are_missing)
+        )
 
     def _write_file(self, file_name: str, write: Callable[[], None]) -> None:
         """Call `write`. Raises LogDirFailure or ShortageError in place of OSError."""

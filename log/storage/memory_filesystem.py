@@ -270,6 +270,14 @@ class MemoryFileSystem:
             node.crash(random)
         self._durable_names = self._nodes.copy()
 
+    def replace_disk(self) -> None:
+        """Lose everything, as if the disk was replaced by an empty one."""
+        self._nodes, self._durable_names = _Names(), _Names()
+        self._directories = {"/": set()}
+        self._unsynced_renames.clear()
+        self._held.clear()
+        self.heal()
+
     def _undo_renames(self) -> None:
         for old, new in reversed(self._unsynced_renames):
             if new in self._directories and old not in self._directories:

@@ -62,7 +62,10 @@ class ControllerContext:
     pause: awaited repeatedly in changes of many topics or partitions, to let other work run
     propagation: the publisher in a cluster, None with an embedded store
     shutting_down: live brokers that announced their stop
-    restarted: brokers that have registered again and are still in ISRs of their earlier process
+    restarted: brokers that have registered again, are still in ISRs of their earlier process, and may lack records
+    lost: those of them that lost logs with a disk: the others are preferred to them
+    returned: brokers that have restarted with all records before this controller was elected, and have no roles yet
+    intact: brokers whose registrations before the election of this controller lost no records
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     unclean_elections: leaders that this controller has elected from outside the ISR, or has tried to
     on_resigned: called when a write or a state shows that there is a later controller epoch
@@ -94,6 +97,9 @@ class ControllerContext:
         self.propagation = propagation
         self.shutting_down: set[int] = set()
         self.restarted: set[int] = set()
+        self.lost: set[int] = set()
+        self.returned: set[int] = set()
+        self.intact: set[int] = set()
         self.offline_brokers: set[int] = set()
         self.unclean_elections = 0
         self._publisher = publisher
@@ -133,7 +139,8 @@ class ControllerContext:
         self.stopping = {}
         self._change_role(ControllerRole.ACTIVE, "elected")
         self.shutting_down.clear()
-        self.restarted.clear()
+        for broker_ids in (self.restarted, self.lost, self.returned, self.intact):
+            broker_ids.clear()
         self._begin_propagation()
 
     def _begin_propagation(self) -> None:

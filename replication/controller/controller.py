@@ -57,6 +57,7 @@ from odradek.replication.metadata.store import (
     WatchEvent,
 )
 from odradek.replication.metadata.updates import MetadataPublisher
+from odradek.replication.metadata.znodes import Restart
 
 logger = logging.getLogger(__name__)
 
@@ -122,6 +123,7 @@ class Controller:
             self.reassignments.follow_brokers = self._store_changes.follow_brokers
         self._registration = Registration(store, now_ms)
         self._broker: BrokerMetadata | None = None
+        self._restart = Restart.LOSSY
         self._ended_sessions = 0
         self._abstains = False
         # False for REMOVAL_INTERVAL_MS after this broker removed the node of a controller that refused connections.
@@ -199,6 +201,7 @@ class Controller:
         self,
         registration: BrokerMetadata,
         *,
+        restart: Restart = Restart.LOSSY,
         new_leader_epochs: bool = False,
         found_epochs: FoundEpochs | None = None,
     ) -> None:
@@ -208,15 +211,15 @@ class Controller:
         partitions without a live one. With an embedded store the image still has topics whose deletion was begun; call
         `finish_deletions` once replicas follow the image. Raises StartError, MetadataStoreError, KafkaError.
 
-        The parameters apply to a broker with an embedded store. `new_leader_epochs` begins a new leader epoch for every
-        partition that this broker leads. It is required after an unclean stop: later records must not be mistaken for
-        lost records at the same offsets. Epochs are not below `found_epochs`, those of the log directories: a store
-        that was restored from a backup lacks the last ones.
+        `restart` applies to a broker of a cluster, the other parameters to one with an embedded store.
+        `new_leader_epochs` begins a new leader epoch for every partition that this broker leads. It is required after
+        an unclean stop: later records must not be mistaken for lost records at the same offsets. Epochs are not below
+        `found_epochs`, those of the log directories: a store that was restored from a backup lacks the last ones.
         """
 
         async def work() -> None:
-            self._broker = registration
-            await self._registration.register(registration)
+            self._broker, self._restart = registration, restart
+            await self._registration.register(registration, restart)
             await self._elect()
             await self._store_changes.watch_all()
             if self.context.in_cluster and self.is_active:
@@ -258,7 +261,7 @@ class Controller:
         async def work() -> None:
             assert self._broker is not None
             await self.store.renew()
-            await self._registration.register(self._broker)
+            await self._registration.register(self._broker, self._restart)
             await self._elect()
             if self.context.in_cluster and self.is_active:
                 await self._take_over("a new session began")

@@ -16,6 +16,7 @@ from odradek.replication.metadata.store import (
     SetData,
     TransactionError,
 )
+from odradek.replication.metadata.znodes import Restart
 
 
 class StartError(Exception):
@@ -75,8 +76,13 @@ class Registration:
         self.epoch = -1
         """The epoch of the last registration; -1 before the first."""
 
-    async def register(self, broker: BrokerMetadata) -> None:
-        """Register a broker for the present session. Raises StartError if its id or an address is in use."""
+    async def register(self, broker: BrokerMetadata, restart: Restart = Restart.LOSSY) -> None:
+        """Register a broker for the present session. Raises StartError if its id or an address is in use.
+
+        `restart` describes the first registration of this process; the later ones continue it.
+        """
+        if self.epoch >= 0:
+            restart = Restart.CONTINUED
         await self._check_endpoints(broker)
         path = znodes.broker_path(broker.broker_id)
         data = znodes.encode_broker(broker, self._now_ms())
@@ -85,7 +91,8 @@ class Registration:
         replaced: list[Operation] = []
         while True:
             try:
-                await self._store.transaction([*replaced, *creation, *await self._mark_restart(broker.broker_id)])
+                mark = await self._mark_restart(broker.broker_id, restart)
+                await self._store.transaction([*replaced, *creation, *mark])
             except TransactionError as error:
                 # Meanwhile the end of its session may delete the replaced node, or the controller the mark.
                 if not isinstance(error.cause, NoNodeError | BadVersionError | NodeExistsError):
@@ -102,13 +109,21 @@ class Registration:
                 )
             replaced = [] if stat is None else [Delete(path, stat.version)]
 
-    async def _mark_restart(self, broker_id: int) -> list[Operation]:
-        """Return the change of the mark of a restart (`restarts`), which no other broker needs without a cluster."""
+    async def _mark_restart(self, broker_id: int, restart: Restart) -> list[Operation]:
+        """Return the change of the mark of a restart (`restarts`), which no other broker needs without a cluster.
+
+        The mark of a restart that no controller has followed remains if that one is worse.
+        """
         if not self._store.is_shared:
             return []
         await self._store.ensure_path(znodes.RESTARTS)
         path = znodes.restart_path(broker_id)
-        return [Create(path) if await self._store.exists(path) is None else SetData(path, None)]
+        try:
+            earlier = await self._store.get(path)
+        except NoNodeError:
+            return [Create(path, znodes.encode_restart(restart))]
+        worst = min(restart, znodes.decode_restart(earlier.data))
+        return [SetData(path, znodes.encode_restart(worst), earlier.stat.version)]
 
     async def _check_endpoints(self, broker: BrokerMetadata) -> None:
         mine = {(e.host, e.port) for e in broker.endpoints if e.port}

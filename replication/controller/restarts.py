@@ -4,17 +4,32 @@ After a power failure a broker may lack records that it has acknowledged. The co
 while it runs, but the next controller has no earlier epoch to compare with. Each broker therefore creates a mark in the
 transaction of its registration; the controller deletes it when the elections that follow have been written.
 
+A mark also states what its broker can lack (`znodes.Restart`). After the end of all brokers, or of all sessions, the
+first that returns can thus be elected if its log has all records. The mark applies to the registration of the same
+transaction only: another one may be by a broker of Apache Kafka with the same id.
+
 Brokers of Apache Kafka create no marks, and a controller of Apache Kafka deletes none. Therefore the parent of the
 marks has the epoch of the last controller that read them. After an epoch of another one, the marks may be of restarts
 that it has followed.
 """
 
 from collections.abc import Set
+from typing import NamedTuple
 
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.loader import get_children_if_any, read_versions
-from odradek.replication.metadata.store import Delete, SetData
+from odradek.replication.metadata.image import BrokerMetadata
+from odradek.replication.metadata.loader import get_children_if_any, read_nodes
+from odradek.replication.metadata.store import Delete, Node, SetData
+from odradek.replication.metadata.znodes import Restart
+
+
+class _Mark(NamedTuple):
+    """A mark. written: the transaction that wrote it, which is the epoch of the registration to which it applies."""
+
+    restart: Restart
+    written: int
+    version: int
 
 
 class RestartMarks:
@@ -22,40 +37,58 @@ class RestartMarks:
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
-        self._versions: dict[int, int] = {}
+        self._marks: dict[int, _Mark] = {}
+        self._are_unfollowed = False
 
-    async def read_for_takeover(self) -> Set[int]:
-        """Read the marks as a new controller, and return the brokers whose restarts were not followed.
+    async def read_for_takeover(self) -> None:
+        """Read the marks as a new controller.
 
-        None are returned if the last controller was of Apache Kafka, which follows restarts but deletes no marks, or if
-        it ended before it read the marks.
+        They are not those of restarts that no controller has followed if the last controller was of Apache Kafka, which
+        follows restarts but deletes no marks, or if it ended before it read the marks.
         """
         context = self._context
         await context.store.ensure_path(znodes.RESTARTS)
         await self.read()
         node = await context.store.get(znodes.RESTARTS)
         await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
-        return self.broker_ids if node.data == b"%d" % (context.epoch - 1) else frozenset()
+        self._are_unfollowed = node.data == b"%d" % (context.epoch - 1)
 
     @property
     def broker_ids(self) -> Set[int]:
         """The brokers that had a mark when the marks were last read."""
-        return self._versions.keys()
+        return self._marks.keys()
+
+    def find_unfollowed(self, *kinds: Restart) -> Set[int]:
+        """Return the brokers with a mark of one of these kinds, of a restart that no controller has followed."""
+        return self.find(*kinds) if self._are_unfollowed else frozenset()
+
+    def find(self, *kinds: Restart) -> Set[int]:
+        """Return the brokers with a mark of one of these kinds."""
+        return {broker_id for broker_id, mark in self._marks.items() if mark.restart in kinds}
+
+    def has_all_records(self, broker: BrokerMetadata) -> bool:
+        """Return whether the log of a broker that registered has all records of its earlier registration."""
+        mark = self._marks.get(broker.broker_id)
+        return mark is not None and mark.written == broker.epoch and mark.restart >= Restart.COMPLETE
 
     async def read(self) -> None:
         """Read the marks. The registrations are read afterwards, so that they are those of the marks or later."""
-        self._versions = {}
+        self._marks = {}
         context = self._context
         if not context.in_cluster:
             return
         names = await get_children_if_any(context.store, znodes.RESTARTS)
         paths = {znodes.restart_path(int(name)): int(name) for name in names if name.isdigit()}
-        versions = await read_versions(context.store, paths, context.pause)
-        self._versions = {paths[path]: version for path, version in versions.items()}
+        marks = await read_nodes(context.store, dict.fromkeys(paths, _decode), context.pause)
+        self._marks = {paths[path]: mark for path, mark in marks.items()}
 
     async def delete(self) -> None:
         """Delete the marks that were read, except of brokers that have registered again since."""
-        versions, self._versions = self._versions, {}
+        marks, self._marks = self._marks, {}
         await self._context.delete_nodes(
-            [Delete(znodes.restart_path(broker_id), version) for broker_id, version in versions.items()]
+            [Delete(znodes.restart_path(broker_id), mark.version) for broker_id, mark in marks.items()]
         )
+
+
+def _decode(node: Node) -> _Mark:
+    return _Mark(znodes.decode_restart(node.data), node.stat.modified_id, node.stat.version)

@@ -40,6 +40,7 @@ from odradek.replication.metadata.store import (
     WatchEvent,
     WatchKind,
 )
+from odradek.replication.metadata.znodes import Restart
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,10 @@ class StoreChanges:
         `writes` receives the transactions of the partitions' states.
         """
         context = self._context
-        context.restarted.update(await self._restarts.read_for_takeover())
+        await self._restarts.read_for_takeover()
+        context.restarted.update(self._restarts.find_unfollowed(Restart.LOST, Restart.LOSSY))
+        context.lost.update(self._restarts.find_unfollowed(Restart.LOST))
+        context.returned.update(self._restarts.find_unfollowed(Restart.COMPLETE))
         await update_image(
             context.store,
             context.image,
@@ -116,6 +120,8 @@ class StoreChanges:
             writes=writes,
             watch=self._on_topic,
         )
+        brokers = context.image.brokers
+        context.intact.update(one for one, broker in brokers.items() if self._restarts.has_all_records(broker))
         self._watched_topics.update(context.image.topics)
 
     async def _watch_topics(self, names: Collection[str]) -> None:
@@ -172,7 +178,7 @@ class StoreChanges:
         self._post(EventKind.REPLICAS, "brokers of an old version changed ISRs", self._follow_isrs)
 
     async def end_takeover(self) -> None:
-        """Delete the marks of restarts: the new controller has elected leaders without the brokers that restarted."""
+        """Delete the marks of restarts: the new controller has elected leaders with regard to them."""
         self._is_election_due = False
         self._started.clear()
         await self._restarts.delete()
@@ -219,9 +225,14 @@ class StoreChanges:
         if started:
             logger.info("brokers started or changed ids=%s", [broker.broker_id for broker in started])
             self._is_election_due = True
+            lost = self._restarts.find(Restart.LOST)
             for broker in started:
                 image.put_broker(broker)
                 self._started.add(broker.broker_id)
+                if broker.broker_id in lost:
+                    # Other members of the ISR are preferred to it, also if they have not returned.
+                    self._context.restarted.add(broker.broker_id)
+                    self._context.lost.add(broker.broker_id)
         if self._is_election_due:
             await self._changes.elect_leaders("brokers failed" if failed else "brokers started")
             self._is_election_due = False

@@ -6,7 +6,7 @@ change.
 """
 
 from collections.abc import Callable, Container, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.topic_names import is_internal
@@ -15,6 +15,10 @@ NO_LEADER = -1
 NO_CONTROLLER = -1
 NO_BROKER_EPOCH = -1
 """In requests of brokers that do not have, or do not send, an epoch."""
+
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+"""The recovery state of a leader that was elected from outside the ISR, until it has confirmed its ISR (KIP-704)."""
 
 Configs = Mapping[str, str]
 
@@ -61,7 +65,7 @@ class PartitionMetadata(NamedTuple):
     isr: tuple[int, ...]
     controller_epoch: int = 0
     partition_epoch: int = 0
-    leader_recovery_state: int = 0
+    leader_recovery_state: int = RECOVERED
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()

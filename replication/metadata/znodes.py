@@ -7,6 +7,7 @@ if Kafka does so. Decoders raise ValueError or KeyError for invalid data.
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -35,7 +36,8 @@ ISR_CHANGES = "/isr_change_notification"
 ADOPTION = "/odradek_adoption"
 """Not Kafka's: this node exists from the creation of a store until all topics of the log directories are adopted."""
 RESTARTS = "/odradek_restarts"
-"""Not Kafka's: a child for each broker that has registered since the controller last followed the registrations."""
+"""Not Kafka's: a child for each broker that has registered since the controller last followed the registrations. Its
+data states how the broker's log relates to that of its earlier registration (`encode_restart`)."""
 DEFAULT_ENTITY = "<default>"
 
 _PARTITIONS_PER_STEP: Final = 500
@@ -98,6 +100,33 @@ def uuid_bytes(text: str) -> bytes:
 def restart_path(broker_id: int) -> str:
     """Return the node that exists from a broker's registration until the controller has followed it."""
     return f"{RESTARTS}/{broker_id}"
+
+
+class Restart(IntEnum):
+    """What a broker that registers has of the records that it acknowledged before, the worst first.
+
+    LOST: the broker is another process, and logs were lost with a disk
+    LOSSY: the broker is another process, and its logs may lack the last records
+    COMPLETE: the broker is another process, and its logs have all records
+    CONTINUED: the broker is the same process in a new session
+    """
+
+    LOST = 0
+    LOSSY = 1
+    COMPLETE = 2
+    CONTINUED = 3
+
+
+def encode_restart(restart: Restart) -> bytes:
+    return encode({"version": 1, "restart": restart.name.lower()})
+
+
+def decode_restart(data: bytes | None) -> Restart:
+    """Decode the data of a mark; LOSSY if it is unknown."""
+    try:
+        return Restart[str(decode(data)["restart"]).upper()]
+    except (ValueError, KeyError):
+        return Restart.LOSSY
 
 
 def broker_path(broker_id: int) -> str:

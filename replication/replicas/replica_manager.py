@@ -21,6 +21,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import (
     NO_LEADER,
+    RECOVERING,
     ClusterMetadata,
     MetadataDelta,
     PartitionMetadata,
@@ -158,14 +159,15 @@ class ReplicaManager:
     listeners: called with a topic's name when all its replicas here have the roles that the image gives them
     on_offline: called when a replica goes offline whose log could not be created before: the controller counts it as
         online
+    lost_logs: topic ids of partitions that had a log in a directory that was replaced by an empty one (`_has_lost_log`)
     """
 
     __slots__ = (
         "_applied", "_broker_id", "_cluster", "_configs", "_finished", "_image", "_is_loaded", "_is_working",
         "_kept_topics", "_last_made", "_logs", "_make_next_from", "_making", "_metadata", "_missing_logs", "_new",
         "_now_ms", "_queued", "_request_sync", "_tasks", "_uncreated", "_undeleted", "_waiter", "_with_files",
-        "deleted_topics", "fetchers", "listeners", "make_waiter", "on_offline", "partitions", "partitions_by_id",
-        "run_steps", "traffic",
+        "deleted_topics", "fetchers", "listeners", "lost_logs", "make_waiter", "on_offline", "partitions",
+        "partitions_by_id", "run_steps", "traffic",
     )  # fmt: skip
 
     def __init__(
@@ -212,6 +214,7 @@ class ReplicaManager:
         self.fetchers: PartitionFetchers = NoFetchers()
         self.listeners: list[Callable[[str], None]] = []
         self.on_offline: Callable[[], None] = lambda: None
+        self.lost_logs: dict[tuple[str, int], bytes] = {}
         self.deleted_topics: deque[TopicMetadata] = deque()
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.partitions_by_id: dict[tuple[bytes, int], Partition] = {}
@@ -506,6 +509,8 @@ class ReplicaManager:
             self.partitions_by_id[topic.topic_id, index] = partition
         else:
             log = partition.log
+            if log is None and key in self.lost_logs and not self._has_lost_log(topic, index):
+                log = self._open_log(topic, index)
         partition.apply(metadata, log)
         partition.configure(config)
         self._follow_leader(partition)
@@ -520,13 +525,36 @@ class ReplicaManager:
         for listener in self.listeners:
             listener(name)
 
+    def _has_lost_log(self, topic: TopicMetadata, index: int) -> bool:
+        """Return whether an empty log must not be created for a partition, because this replica is in sync.
+
+        Its log was lost with a disk. As the leader it would have the others truncate their logs to nothing; as a member
+        of the ISR it could become the leader. Offline, the controller removes it from the ISR and elects another one.
+        """
+        partition = topic.partitions[index]
+        return (
+            self.lost_logs.get((topic.name, index)) == topic.topic_id
+            and self._broker_id in partition.isr
+            and len(partition.replicas) > 1
+            and partition.leader_recovery_state != RECOVERING
+        )
+
     def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
-        """Open or create the partition's log. Return None if it is offline or a resource is short.
+        """Open or create the partition's log. Return None if it is offline or lost, or a resource is short.
 
         A partition of the first publication existed before this start, so its log may be in an offline directory. In a
         cluster the controller decides which partitions are new.
         """
         key = (topic.name, index)
+        if key in self.lost_logs and self._has_lost_log(topic, index):
+            logger.error(
+                "the log of an in-sync replica is missing in a new log directory, and no empty one is created: others "
+                "would be truncated; restart this broker when another replica leads, or elect one "
+                "(docs/cluster.md, Replacement of a broker) topic=%s partition=%d",
+                topic.name,
+                index,
+            )
+            return None
         is_new = self._is_loaded if self._metadata is self._image else key in self._new
         create, now_ms = self._logs.create_log, self._now_ms()
         try:
@@ -539,6 +567,7 @@ class ReplicaManager:
                 if is_missing:
                     self._missing_logs.append(f"{topic.name}-{index}")
                 self._new.discard(key)
+                self.lost_logs.pop(key, None)
                 return log
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:

@@ -21,6 +21,7 @@ from odradek.replication.controller.registration import prepare_store
 from odradek.replication.metadata.image import NO_LEADER, ClusterMetadata, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.memory_store import MemoryMetadataServer, MemoryMetadataStore
 from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.znodes import Restart
 from odradek.replication.remote import BrokerUnavailableError
 from odradek.replication.tests.support import Step, SteppedExecutor, broker
 
@@ -318,11 +319,11 @@ class World:
         self.channels.append(channel)
         return channel
 
-    def start(self, broker_id, run=True):
+    def start(self, broker_id, run=True, restart=Restart.LOSSY):
         """Start a broker process."""
         fake = self.fakes.setdefault(broker_id, FakeBroker(broker_id))
         node = self.nodes[broker_id] = Node(self, fake)
-        node.join()
+        node.join(restart)
         if run:
             self.executor.finish()
         return node
@@ -408,16 +409,16 @@ class Node:
             self.cache.put_broker(broker(broker_id))
         self.cache.publish()
 
-    def join(self):
+    def join(self, restart=Restart.LOSSY):
         """Register and take part in the election."""
         register = self.controller._registration.register
 
-        async def registered(metadata):
-            await register(metadata)
+        async def registered(metadata, restart=Restart.LOSSY):
+            await register(metadata, restart)
             self.fake.epoch = self.world.epoch_of(self.fake.broker_id)
 
         self.controller._registration.register = registered
-        self.start = self.world.executor.start(self.controller.start(broker(self.fake.broker_id)))
+        self.start = self.world.executor.start(self.controller.start(broker(self.fake.broker_id), restart=restart))
 
     def rejoin(self):
         """Begin a new session after the last one expired."""

@@ -2,10 +2,13 @@
 
 import pytest
 
+from odradek.replication.controller.registration import Registration
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.store import StoreDamagedError, run_now
+from odradek.replication.metadata.store import Create, Delete, StoreDamagedError, run_now
+from odradek.replication.metadata.znodes import Restart
 from odradek.replication.tests.cluster_requests import alter_row, create, delete, nodes, shut_down, states
 from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.support import broker
 from odradek.replication.tests.test_reassignment_in_cluster import begin
 from odradek.replication.tests.test_replica_recovery import fail_directory
 
@@ -275,3 +278,132 @@ def test_a_reassignment_is_not_completed_with_a_replica_that_restarted_unnoticed
     world.executor.finish()
     assert states(world, "t") == [(3, 2, (3,))]
     assert world.fakes[3].deleted == set()
+
+
+def end_all(world):
+    """End all processes before any controller notices one end."""
+    HeldEvents(world.active.controller)
+    for broker_id in sorted(world.nodes, key=lambda one: one == world.active.fake.broker_id):
+        world.crash(broker_id)
+    world.executor.finish()
+
+
+def be_controller(world):
+    """Keep the brokers from becoming the controller until the session that is returned expires."""
+    session = world.server.connect()
+    removal = [Delete(znodes.CONTROLLER)] if run_now(session.exists(znodes.CONTROLLER)) is not None else []
+    creation = Create(znodes.CONTROLLER, znodes.encode_controller(9, 0), ephemeral=True)
+    run_now(session.transaction([*removal, creation]))
+    return session
+
+
+def test_after_the_end_of_all_brokers_the_first_that_returns_with_all_records_leads(world):
+    """It left the ISR, and the partition waited for another member, which could have lost its disk."""
+    create(world, "t", (2, 3), (3, 2))
+    end_all(world)
+    world.start(3, restart=Restart.COMPLETE)
+    assert states(world, "t") == [(3, 2, (3,)), (3, 2, (3,))]
+    world.start(2)
+    world.start(1)
+    assert {isr for _, _, isr in states(world, "t")} == {(3,)}
+    assert marks(world) == []
+
+
+def test_after_the_end_of_all_brokers_one_that_may_lack_records_is_not_elected_before_the_others(world):
+    create(world, "t", (2, 3))
+    end_all(world)
+    world.start(2, restart=Restart.LOSSY)
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(-1, (3,))]
+    world.start(3, restart=Restart.COMPLETE)
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(3, (3,))]
+
+
+def test_a_broker_that_lost_logs_is_not_elected_before_a_dead_member_of_the_isr(world):
+    """The controller has no replica, and has noticed the end of both."""
+    create(world, "t", (2, 3), (2,))
+    events = HeldEvents(world.active.controller)
+    world.crash(2)
+    world.crash(3)
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(-1, 1, (2, 3)), (-1, 1, (2,))]
+    world.start(2, restart=Restart.LOST)
+    assert states(world, "t") == [(-1, 2, (3,)), (2, 2, (2,))]
+    world.start(3)
+    assert states(world, "t") == [(3, 3, (3,)), (2, 2, (2,))]
+
+
+def test_one_that_may_lack_records_is_preferred_to_one_that_lost_logs(world):
+    create(world, "t", (2, 3))
+    end_all(world)
+    other = be_controller(world)
+    world.start(2, restart=Restart.LOST)
+    world.start(3, restart=Restart.LOSSY)
+    world.server.expire(other)
+    world.start(1)
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(3, (3,))]
+
+
+def test_a_lossy_restart_that_no_controller_has_followed_is_not_covered_by_a_later_one(world):
+    """The second start, of the same boot, found nothing missing."""
+    create(world, "t", (2, 3))
+    end_all(world)
+    run_now(Registration(world.server.connect(), lambda: 0).register(broker(2), Restart.LOSSY))
+    run_now(world.observer.delete(znodes.broker_path(2)))
+    world.start(2, restart=Restart.COMPLETE)
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(-1, (3,))]
+
+
+def test_a_mark_does_not_cover_a_registration_by_a_broker_of_kafka(world):
+    """The mark is of the registration before it, since a controller of Kafka deletes none."""
+    create(world, "t", (2, 3))
+    end_all(world)
+    run_now(world.observer.create(znodes.restart_path(2), znodes.encode_restart(Restart.COMPLETE)))
+    kafka = world.server.connect()
+    run_now(kafka.create(znodes.broker_path(2), znodes.encode_broker(broker(2), 0), ephemeral=True))
+    world.start(1)
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(-1, (3,))]
+
+
+def test_a_leader_that_returned_with_all_records_begins_a_new_epoch_with_the_same_isr(world):
+    """Both restarted while there was no controller. The leader has no role now."""
+    create(world, "t", (2, 3))
+    end_all(world)
+    other = be_controller(world)
+    for broker_id in (2, 3):
+        world.start(broker_id, restart=Restart.COMPLETE)
+    assert states(world, "t") == [(2, 0, (2, 3))]
+    world.server.expire(other)
+    world.executor.finish()
+    [(leader, leader_epoch, isr)] = states(world, "t")
+    assert (leader, isr) == (2, (2, 3)) and leader_epoch > 0
+    assert world.fakes[2].roles == {("t", 0): (2, leader_epoch, (2, 3), (2, 3))}
+
+
+def test_after_the_expiry_of_all_sessions_leaders_and_isrs_stay(world):
+    """The first broker that registered again left all ISRs, although its process had continued."""
+    create(world, "t", (1, 2, 3), (2, 3, 1))
+    before = states(world, "t")
+    other = be_controller(world)
+    for node in world.nodes.values():
+        world.server.expire(node.store)
+    rejoins = [node.rejoin() for node in world.nodes.values()]
+    world.executor.finish()
+    for rejoin in rejoins:
+        rejoin.outcome()
+    world.server.expire(other)
+    world.executor.finish()
+    assert states(world, "t") == before
+    assert marks(world) == []
+
+
+@pytest.mark.parametrize(
+    "data", [None, b"", b"x", b"[]", b"{}", b'{"restart":"better"}', b'{"restart":3}', b'{"version":1,"restart":null}']
+)
+def test_a_mark_that_cannot_be_decoded_is_of_a_lossy_restart(data):
+    assert znodes.decode_restart(data) is Restart.LOSSY
+
+
+@pytest.mark.parametrize("restart", Restart)
+def test_a_mark_is_encoded_and_decoded(restart):
+    assert znodes.decode_restart(znodes.encode_restart(restart)) is restart

@@ -46,6 +46,7 @@ from odradek.replication.metadata.loader import (
 )
 from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
+from odradek.replication.metadata.znodes import Restart
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.isr_changes import IsrChangeQueue, shrink_isrs
 from odradek.replication.replicas.leader_state import Replication
@@ -124,8 +125,9 @@ class ClusterMembership:
         self._isr_check: DelayedCall | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._features = Features()
-        # Ids of the topics in the store at the start.
+        # Ids of the topics in the store at the start, and their assignments until this broker joins.
         self._stored_ids: dict[str, bytes] = {}
+        self._stored = ClusterMetadata()
         self.controller_requests = self._make_controller_client()
         self._controlled_shutdown = ControlledShutdown(
             config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
@@ -328,7 +330,7 @@ class ClusterMembership:
 
     async def load_topics(self) -> StoredTopics:
         """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
-        stored, me = ClusterMetadata(), self._config.node_id
+        stored, me = self._stored, self._config.node_id
         await read_assignments(self._store, stored)
         self._stored_ids = {topic.name: topic.topic_id for topic in stored.topics.values()}
 
@@ -392,11 +394,28 @@ class ClusterMembership:
             image.listeners.append(self._watch_peers)
         LiveBrokersLog(self._metadata).follow()
         self.first_metadata.expect(has_topics=bool(self._stored_ids))
-        await self._controller.start(registration)
+        restart = self._examine_logs(services.logs, replicas)
+        await self._controller.start(registration, restart=restart)
         await self._controller.finish_deletions()
         self._check_isrs()
         self.clients.delete_expired_tokens(self._delayed_tasks, lambda: self._controller.is_active)
         self._pacing.start(LeaderRebalance(self._controller, services.configs, self._delay).run())
+
+    def _examine_logs(self, logs: LogManager, replicas: ReplicaManager) -> Restart:
+        """Return what the logs may lack since the last stop, and let `replicas` have the logs that were lost."""
+        stored, self._stored = self._stored, ClusterMetadata()
+        me, known = self._config.node_id, logs.table
+        missing = [
+            (topic.name, index)
+            for topic in stored.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if me in partition.replicas and not known.has((topic.name, index))
+        ]
+        lost = logs.log_dirs.find_lost_logs(missing)
+        replicas.lost_logs = {(topic, index): stored.topics[topic].topic_id for topic, index in lost}
+        if lost:
+            return Restart.LOST
+        return Restart.LOSSY if missing or not logs.log_dirs.were_clean() else Restart.COMPLETE
 
     def _watch_peers(self, _: MetadataDelta) -> None:
         """Watch the processes of all brokers as the controller, otherwise that of the controller."""

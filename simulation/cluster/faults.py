@@ -151,6 +151,21 @@ class ClusterFaults:
         self._intact.lose_data(process)
         process.lose_power(lose_names=self._random.random() < 0.5, is_silent=self._random.random() < 0.5)
 
+    def end_all(self) -> None:
+        """Kill all processes at the same time, and expire their sessions. Sometimes one machine loses its disk."""
+        brokers = self._world.brokers
+        if not self._may_disturb(brokers):
+            return
+        victim = self._any()
+        loses_disk = self._random.random() < 0.5 and self._intact.may_lose_disk(victim)
+        for process in brokers:
+            process.kill()
+            self._zookeeper.expire(process.host)
+        if loses_disk:
+            self._world.trace(f"{victim.name} has lost its disk")
+            self._intact.lose_data(victim)
+            victim.disk.replace_disk()
+
     # Network
 
     def _cut(

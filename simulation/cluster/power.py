@@ -45,6 +45,16 @@ class IntactReplicas:
         """Return whether a machine may lose its unsynced data now."""
         return self._is_left({process.name}, {*self._lost_names(), process.name})
 
+    def may_lose_disk(self, process: "BrokerProcess") -> bool:
+        """Return whether a machine may lose its disk while all processes end.
+
+        The first member of the ISR that returns leaves it, because it could have lost its last records. Two others must
+        therefore be intact.
+        """
+        others = [one.name for one in self._world.brokers if one is not process]
+        lost = {*self._lost_names(), process.name}
+        return all(self._is_left({process.name, other}, lost) for other in others)
+
     def may_disturb(self, victims: Collection[str]) -> bool:
         """Return whether brokers may leave ISRs now, without a loss of data."""
         return self._is_left(victims, self._lost_names())

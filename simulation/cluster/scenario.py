@@ -11,6 +11,7 @@ MIN_IN_SYNC: Final = 2
 DAY_MS: Final = 86_400_000
 _TWO_DIRECTORIES_SHARE: Final = 0.5
 _UNCLEAN_SHARE: Final = 0.4
+_COMMON_END_SHARE: Final = 0.15
 _SLOW_MOVES: Final = 50_000
 """Bytes per second that moves between log directories copy, if they are throttled."""
 
@@ -40,7 +41,17 @@ def draw(random: Random) -> Scenario:
     )
     if random.random() < _TWO_DIRECTORIES_SHARE:
         drawn = _with_two_directories(drawn, random)
-    return _with_unclean_topic(drawn, random) if random.random() < _UNCLEAN_SHARE else drawn
+    if random.random() < _UNCLEAN_SHARE:
+        drawn = _with_unclean_topic(drawn, random)
+    return _with_common_ends(drawn, random) if random.random() < _COMMON_END_SHARE else drawn
+
+
+def _with_common_ends(drawn: Scenario, random: Random) -> Scenario:
+    """Return the scenario with the fault that ends all brokers at the same time."""
+    weights = dict(drawn.faults.weights)
+    if weights:
+        weights["end_all"] = random.randint(1, 3)
+    return drawn._replace(faults=drawn.faults._replace(weights=weights))
 
 
 def _with_two_directories(drawn: Scenario, random: Random) -> Scenario:

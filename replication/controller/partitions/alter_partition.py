@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.alter_partition import (
@@ -14,14 +14,17 @@ from odradek.protocol.messages.alter_partition import (
     AlterPartitionResponseTopicData,
 )
 from odradek.replication.controller.context import ControllerContext
-from odradek.replication.controller.states.partition_states import RECOVERING
 from odradek.replication.controller.topics.changes import TopicChanges
-from odradek.replication.metadata.image import NO_BROKER_EPOCH, PartitionMetadata, TopicMetadata
+from odradek.replication.metadata.image import (
+    NO_BROKER_EPOCH,
+    RECOVERED,
+    RECOVERING,
+    PartitionMetadata,
+    TopicMetadata,
+)
 from odradek.replication.metadata.store import MetadataStoreError
 
 logger = logging.getLogger(__name__)
-
-RECOVERED: Final = 0
 
 
 class _Row(NamedTuple):

@@ -8,13 +8,9 @@ from collections.abc import Container, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
-from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
+from odradek.replication.metadata.image import NO_LEADER, RECOVERING, PartitionMetadata
 
 logger = logging.getLogger(__name__)
-
-
-RECOVERING: Final = 1
-"""The recovery state of a leader that was elected from outside the ISR, until it has confirmed its ISR (KIP-704)."""
 
 
 class PartitionState(Enum):

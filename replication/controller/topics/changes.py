@@ -234,6 +234,7 @@ class TopicChanges:
             await self._change_states(partial(self._choose_leaders, why, topics, fenced, least_epoch))
             if topics is None:
                 self._context.restarted.clear()
+                self._context.lost.clear()
         except Exception:
             self._withdraw_restarted()
             raise
@@ -253,9 +254,10 @@ class TopicChanges:
         """Remove failed replicas from ISRs, and failed leaders without electing others; do not publish it.
 
         A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
-        registered. Here a broker has failed also if it has restarted and no controller has noticed: it is in
-        `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of which
-        `writes` has the transaction. Raises KafkaError, MetadataStoreError.
+        registered. Here a broker has failed also if it may lack records after a restart that no controller has noticed:
+        it is in `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of
+        which `writes` has the transaction, and is not `intact`. One that `returned` stays in ISRs, but leads no longer.
+        Raises KafkaError, MetadataStoreError.
         """
         await self._change_states(partial(self._choose_without_failed, why, writes))
 
@@ -284,8 +286,11 @@ class TopicChanges:
         def remove_failed(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             written = writes.get((name, index), 0)
             later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
-            remaining = remove_restarted(partition, later | context.restarted)
+            remaining = remove_restarted(partition, context.lost)
+            remaining = remove_restarted(remaining, later - context.intact | context.restarted)
             remaining = remove_dead_from_isr(remaining, brokers, context.epoch)
+            if remaining.leader in context.returned:
+                remaining = remaining._replace(leader=NO_LEADER)
             return begin_epoch_if_changed(partition, remaining, context.epoch)
 
         return await self.map_partitions(remove_failed, why)
@@ -294,7 +299,7 @@ class TopicChanges:
         self, why: str, topics: Sequence[str] | None, fenced: int | None, least_epoch: LeastEpoch
     ) -> list[TopicMetadata]:
         brokers, epoch, in_cluster = self._context.image.brokers, self._context.epoch, self._context.in_cluster
-        stays, restarted = self._context.staying_brokers, self._context.restarted
+        stays, restarted, lost = self._context.staying_brokers, self._context.restarted, self._context.lost
 
         def elect(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             least = least_epoch(name, index)
@@ -305,7 +310,7 @@ class TopicChanges:
                 )
             if determine_state(partition) is PartitionState.NEW:
                 return partition
-            remaining = remove_restarted(partition, restarted)
+            remaining = remove_restarted(remove_restarted(partition, lost), restarted)
             leads = remaining.leader != NO_LEADER and is_online(remaining.leader, remaining, brokers)
             eligible = brokers if leads else stays
             elected = elect_leader(
