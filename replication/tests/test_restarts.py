@@ -318,6 +318,21 @@ def test_after_the_end_of_all_brokers_one_that_may_lack_records_is_not_elected_b
     assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(3, (3,))]
 
 
+def test_after_the_end_of_all_brokers_two_members_do_not_wait_for_a_third(world):
+    """Both had registered before the takeover; the partition waited for the third, which could have lost its disk."""
+    create(world, "t", (1, 2, 3))
+    end_all(world)
+    other = be_controller(world)
+    for broker_id in (2, 3):
+        world.start(broker_id, restart=Restart.LOSSY)
+    world.server.expire(other)
+    world.executor.finish()
+    [(leader, _, isr)] = states(world, "t")
+    assert (leader, isr) == (2, (2, 3))
+    world.start(1, restart=Restart.LOST)
+    assert [isr for _, _, isr in states(world, "t")] == [(2, 3)]
+
+
 def test_a_broker_that_lost_logs_is_not_elected_before_a_dead_member_of_the_isr(world):
     """The controller has no replica, and has noticed the end of both."""
     create(world, "t", (2, 3), (2,))

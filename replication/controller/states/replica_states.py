@@ -11,8 +11,12 @@ there is no table:
 """
 
 from collections.abc import Container
+from typing import Final
 
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
+
+MIN_RETURNED: Final = 2
+"""Number of members of an ISR that need not wait for the others after the end of all brokers."""
 
 
 def is_online(replica: int, partition: PartitionMetadata, brokers: Container[int]) -> bool:
@@ -48,6 +52,19 @@ def remove_restarted(partition: PartitionMetadata, restarted: Container[int]) ->
     if isr == partition.isr and leader == partition.leader:
         return partition
     return partition._replace(leader=leader, isr=isr)
+
+
+def keep_only_returned(
+    partition: PartitionMetadata, returned: Container[int], brokers: Container[int]
+) -> PartitionMetadata:
+    """Return the partition with only the live brokers in `returned` in its ISR, if there are several and no others.
+
+    Each of them may lack its last records, but hardly all of them the same ones: they do not wait for a dead member.
+    """
+    live = [one for one in partition.isr if is_online(one, partition, brokers)]
+    if len(live) < MIN_RETURNED or len(live) == len(partition.isr) or any(one not in returned for one in live):
+        return partition
+    return partition._replace(leader=NO_LEADER, isr=tuple(live))
 
 
 def begin_epoch_if_changed(

@@ -26,6 +26,7 @@ from odradek.replication.controller.states.partition_states import (
 from odradek.replication.controller.states.replica_states import (
     begin_epoch_if_changed,
     is_online,
+    keep_only_returned,
     remove_dead_from_isr,
     remove_restarted,
     without_offline,
@@ -286,8 +287,9 @@ class TopicChanges:
         def remove_failed(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             written = writes.get((name, index), 0)
             later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
+            lossy = later - context.intact | context.restarted
             remaining = remove_restarted(partition, context.lost)
-            remaining = remove_restarted(remaining, later - context.intact | context.restarted)
+            remaining = remove_restarted(keep_only_returned(remaining, lossy, brokers), lossy)
             remaining = remove_dead_from_isr(remaining, brokers, context.epoch)
             if remaining.leader in context.returned:
                 remaining = remaining._replace(leader=NO_LEADER)
