@@ -152,6 +152,16 @@ class KafkaPythonGroupReader(GroupReader):
         self._committed.record_commit(read)
 
 
+def _is_truncation(error: Any) -> bool:
+    """Return whether librdkafka reports that the records that were read have been truncated, which may be wrong.
+
+    It asks for the end of the leader epoch of its position, and compares the answer with the position that it has by
+    then (rd_kafka_toppar_handle_OffsetForLeaderEpoch): if the application has read records of a later epoch meanwhile,
+    the answer is lower. Java's consumer compares with the position of the request.
+    """
+    return bool(error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET and "truncation detected" in error.str())
+
+
 class AssignedReader(Reader):
     """Reads every partition; offsets only increase.
 
@@ -184,7 +194,7 @@ class AssignedReader(Reader):
         try:
             while not self._stopping.is_set():
                 for message in consumer.consume(500, timeout=0.1):
-                    self._take(message)
+                    self._take(consumer, message)
         finally:
             self._is_closing = True
             consumer.close()
@@ -223,13 +233,16 @@ class AssignedReader(Reader):
             *describe_library_stacks(self._thread),
         ]
 
-    def _take(self, message: Any) -> None:
-        error = message.error()
+    def _take(self, consumer: Any, message: Any) -> None:
+        error, partition = message.error(), message.partition()
         if error is not None:
-            if error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
+            if _is_truncation(error):
+                # A true truncation is found nevertheless: other records come at these offsets, or fewer.
+                consumer.seek(TopicPartition(self._topic, partition, self._last[partition] + 1))
+            elif error.code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET:
                 self.troubles.append(f"{self.name}: {error}")
             return
-        partition, offset, last = message.partition(), message.offset(), self._last
+        offset, last = message.offset(), self._last
         if offset <= last[partition]:
             self.troubles.append(f"{self.name}: offset {offset} of {partition} came after {last[partition]}")
         last[partition] = offset
