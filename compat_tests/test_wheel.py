@@ -1,15 +1,26 @@
-"""The wheel, installed where the source is not: it contains what the broker, commands, console and fixtures use."""
+"""The wheel and the single-file executable, which run without the source.
 
+They contain what the broker, its commands, the console and the fixtures use.
+"""
+
+import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import odradek
+from compat_tests.clients.common import wait_until
+from compat_tests.processes import lasting_port, start
 
 ROOT = Path(odradek.__file__).parent.parent
 TIMEOUT_S = 240
@@ -98,3 +109,62 @@ def test_it_runs_without_the_source(wheel, tmp_path):
     text = USER_TEST.format(odradek=str(environment / "bin" / "odradek"), site=str(site))
     (tmp_path / "test_wheel.py").write_text(text)
     assert "2 passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_wheel.py", cwd=tmp_path)
+
+
+def list_dependencies(name: str, extra: str = "") -> Iterator[str]:
+    """Yield the distributions that a distribution and one of its extras need, with theirs; some more than once."""
+    for text in metadata.requires(name) or ():
+        requirement = Requirement(text)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            yield requirement.name
+            for inner in requirement.extras or {""}:
+                yield from list_dependencies(requirement.name, inner)
+
+
+def copy_distribution(name: str, site: Path) -> None:
+    """Copy the installed files of a distribution, except its scripts."""
+    for file in metadata.files(name) or ():
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            target = site / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file.locate(), target)
+
+
+@pytest.fixture
+def executable(wheel: Path, tmp_path: Path) -> Path:
+    """The executable that the command of `make dist` makes of the wheel and of the installed dependencies."""
+    site = tmp_path / "site"
+    for name in sorted({*list_dependencies("odradek", "console")}):
+        copy_distribution(name, site)
+    recipe = re.sub(r"\\\n\s*", " ", run("make", "--dry-run", "--always-make", "dist", cwd=ROOT))
+    [options] = re.findall(r"-m shiv (.*) --output-file", recipe)
+    built = tmp_path / "odradek"
+    command = f"{sys.executable} -m shiv {options.replace('.venv/bin/python', sys.executable)}"
+    run("bash", "-c", f"{command} --output-file {built} --site-packages {site} --no-deps {wheel}", cwd=ROOT)
+    return built
+
+
+def test_the_executable_runs_broker_and_commands(executable, tmp_path):
+    address = f"127.0.0.1:{lasting_port()}"
+    environment = {"PATH": f"{Path(sys.base_prefix) / 'bin'}:{os.environ['PATH']}", "SHIV_ROOT": str(tmp_path / "shiv")}
+
+    def command(*arguments: str, **options: Any) -> str:
+        done = subprocess.run(
+            [executable, *arguments, "-b", address], cwd=tmp_path, env=environment, capture_output=True, text=True,
+            timeout=TIMEOUT_S, check=False, **options,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    properties = ("--override", f"listeners=PLAINTEXT://{address}", "--override", f"log.dirs={tmp_path / 'data'}")
+    output = tmp_path / "output"
+    with open(output, "wb") as file:
+        broker = start([executable, "start", *properties], cwd=tmp_path, env=environment, stdout=file, stderr=file)
+    try:
+        wait_until(lambda: broker.poll() is not None or "odradek started" in output.read_text(), TIMEOUT_S)
+        command("topic", "create", "t")
+        command("record", "produce", "t", input="one\ntwo\n")
+        assert command("record", "consume", "t") == "one\ntwo\n"
+    finally:
+        broker.terminate()
+        assert broker.wait(TIMEOUT_S) == 0, output.read_text()
