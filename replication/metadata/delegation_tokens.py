@@ -51,6 +51,10 @@ class DelegationToken(NamedTuple):
         """Return whether a principal may renew the token."""
         return principal == self.owner or principal in self.renewers
 
+    def is_described_for(self, principal: str) -> bool:
+        """Return whether a principal is the owner, the requester or a renewer of the token."""
+        return principal == self.requester or self.is_owner_or_renewer(principal)
+
 
 def token_path(token_id: str) -> str:
     """Return the path of a token's node."""

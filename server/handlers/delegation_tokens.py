@@ -176,7 +176,7 @@ def expire_delegation_token_error(
 def describe_delegation_token(
     services: DelegationTokenServices, context: "RequestContext", request: DescribeDelegationTokenRequest
 ) -> "Deferred[DescribeDelegationTokenResponse]":
-    """Return the tokens that the requester owns, may renew or may describe.
+    """Return the tokens that the client owns, has requested, may renew or may describe.
 
     Raises KafkaError DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, DELEGATION_TOKEN_AUTH_DISABLED.
     """
@@ -196,10 +196,10 @@ def _describe(
     for number, token in enumerate(list(tokens.cache.tokens.values()), 1):
         if number % ROWS_PER_STEP == 0:
             yield
-        is_requested = owners is None or token.owner in owners or not owners.isdisjoint(token.renewers)
+        is_requested = owners is None or not owners.isdisjoint((token.owner, token.requester, *token.renewers))
         if is_requested and (
             rights is None
-            or token.is_owner_or_renewer(requester)
+            or token.is_described_for(requester)
             or rights.allows(ResourceType.DELEGATION_TOKEN, token.token_id, audits_denial=False)
             or rights.allows(ResourceType.USER, token.owner, audits_denial=False)
         ):

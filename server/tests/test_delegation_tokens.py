@@ -201,7 +201,7 @@ def test_describe_returns_what_the_requester_may_see(fixture: Fixture) -> None:
     hidden = member.create("User:carol", "User:carol").token_id
     assert fixture.describe() == [own, renewed]
     assert fixture.describe("bob") == [renewed]
-    # The owners of a request select renewers too, as in Kafka.
+    # The owners of a request select requesters and renewers too, as in Kafka.
     assert fixture.describe("alice") == [own, renewed]
     authorizer.rights.add((Operation.DESCRIBE_TOKENS, ResourceType.USER, "User:bob"))
     assert fixture.describe() == [own, renewed, other]
@@ -210,3 +210,14 @@ def test_describe_returns_what_the_requester_may_see(fixture: Fixture) -> None:
     assert fixture.describe("dave") == []
     fixture.authorizer = None
     assert fixture.describe() == [own, renewed, other, hidden]
+
+
+def test_the_requester_of_a_token_may_describe_it(fixture: Fixture) -> None:
+    fixture.authorizer = Authorizer(set())
+    requested = fixture.member.create("User:carol", "User:alice").token_id
+    assert fixture.describe() == [requested]
+    assert fixture.describe("alice") == fixture.describe("carol") == [requested]
+    hmac = fixture.member.hmac(fixture.member.cache.tokens[requested])
+    with pytest.raises(KafkaError) as caught:
+        fixture.call(handlers.renew_delegation_token, RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=-1))
+    assert caught.value.code == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
