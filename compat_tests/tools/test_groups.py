@@ -187,6 +187,69 @@ def test_lag(odradek, group):
     assert re.search(rf"^{group} +Empty +0  {group} +1 +6$", odradek("group", "lag", group).out, re.MULTILINE)
 
 
+def delete_by_tool(tool, group, *topics):
+    """Return partition and status of each row of kafka-consumer-groups --delete-offsets."""
+    options = [part for topic in topics for part in ("--topic", topic)]
+    shown = tool(tools.CONSUMER_GROUPS, "--delete-offsets", "--group", group, *options).stdout
+    rows = re.findall(r"^(\S+) +(\d+) +(Successful|Error: .*?) *$", shown, re.MULTILINE)
+    return {f"{topic}-{partition}": status for topic, partition, status in rows}
+
+
+def delete(odradek, group, *topics, code=0):
+    """Return partition and error code of each row of `odradek group delete-offsets`."""
+    shown = odradek("group", "delete-offsets", group, *topics, "--yes", "--json", code=code).json
+    return {row["offset"]: row["error"] and row["error"]["code"] for row in shown["results"]}
+
+
+def test_deletion_of_offsets_beside_that_of_the_tool(odradek, tool, admin, group):
+    odradek("group", "reset", group, "--topic", group, "--to-latest", "--yes")
+    before = describe_by_tool(tool, group)
+    assert [row[1] for row in before] == ["10", "3"]
+    refused = odradek("group", "delete-offsets", group, group, "--dry-run").out
+    assert refused == f"offset {group}-0 would be deleted\noffset {group}-1 would be deleted\n"
+    assert describe_by_tool(tool, group) == before
+
+    assert delete_by_tool(tool, group, f"{group}:0") == {f"{group}-0": "Successful"}
+    assert offsets(odradek, group) == describe_by_tool(tool, group) == before[1:]
+    odradek("group", "reset", group, "--topic", group, "--to-latest", "--yes")
+    assert delete(odradek, group, f"{group}:0") == {f"{group}-0": None}
+    assert offsets(odradek, group) == describe_by_tool(tool, group) == before[1:]
+    # Kafka's tool succeeds for a partition without an offset, which is an error here.
+    assert delete_by_tool(tool, group, f"{group}:0") == {f"{group}-0": "Successful"}
+    missing = odradek("group", "delete-offsets", group, f"{group}:0", "--yes", code=1).err
+    assert missing == f"odradek: group {group} has no offset in {group}-0\n"
+
+
+def test_offsets_of_a_subscribed_topic_are_not_deleted(odradek, tool, broker, admin, group):
+    name, other = f"{group}-member", f"{group}-other"
+    admin.create_topic(other, 1)
+    with CLIENT.Consumer(broker.bootstrap_servers, ConsumerOptions(group=name)) as consumer:
+        consumer.subscribe([group], None)
+        wait_until(lambda: consumer.poll(0.2), what="records of the group")
+        both = {(group, 0): (2, ""), (other, 0): (0, "")}
+        consumer.commit(both)
+        by_tool = delete_by_tool(tool, name, f"{group}:0", f"{other}:0")
+        after = describe_by_tool(tool, name)
+        consumer.commit(both)
+        own = delete(odradek, name, f"{group}:0", f"{other}:0", code=1)
+        assert describe_by_tool(tool, name) == after
+    assert own == {f"{group}-0": "GROUP_SUBSCRIBED_TO_TOPIC", f"{other}-0": None}
+    assert by_tool.keys() == own.keys() and by_tool[f"{other}-0"] == "Successful"
+    assert "GroupSubscribedToTopicException" in by_tool[f"{group}-0"]
+
+
+def test_deletion_of_offsets_that_do_not_exist(odradek, tool, admin, group):
+    delete_offsets = ["group", "delete-offsets"]
+    misspelt = odradek(*delete_offsets, group, f"{group}x", "--yes", code=1).err
+    assert misspelt == f"odradek: group {group} has no offset in topic {group}x; did you mean {group}?\n"
+    for topic in (f"{group}-missing", f"{group}-missing:0"):
+        unknown = odradek(*delete_offsets, f"{group}x", topic, "--yes", "--json", code=1)
+        assert unknown.errors[0]["code"] == "GROUP_ID_NOT_FOUND"
+    by_tool = delete_by_tool(tool, f"{group}x", group)
+    assert len(by_tool) == 2 and all("GroupIdNotFoundException" in status for status in by_tool.values())
+    assert committed(admin, group) == {0: 4}
+
+
 def test_offsets_and_a_group_are_deleted(odradek, tool, admin, group):
     odradek("group", "reset", group, "--topic", group, "--to-latest", "--yes")
     assert "Repeat the command with --yes" in odradek("group", "delete-offsets", group, f"{group}:1", code=2).err

@@ -29,6 +29,7 @@ from odradek.tools.kafka.groups import (
     unknown_group,
 )
 from odradek.tools.kafka.offsets import TopicPartition, parse_partition
+from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 _LAG_KEYS: Final = ("topic", "partition", "committed", "end_offset", "lag", "member", "client", "host")
 _SHARE_KEYS: Final = ("topic", "partition", "start_offset", "end_offset", "lag")
@@ -230,8 +231,11 @@ def delete_offsets(
 
     committed = fetch_committed(session.cluster, [name])[name]
     if not committed:
-        check_is_no_share_group(*describe_groups(session.cluster, [name]))
-    selected = select_partitions(topics, committed)
+        [group] = describe_groups(session.cluster, [name])
+        check_is_no_share_group(group)
+        if not exists(group):
+            raise unknown_group(session.cluster, name)
+    selected = select_partitions(name, topics, committed)
     if missing := [f"{topic}-{index}" for topic, index in selected if (topic, index) not in committed]:
         raise CommandError(f"group {name} has no offset in {missing[0]}")
     session.confirm(f"Delete the offsets of {name} in {count(len(selected), 'partition')}?")
@@ -262,14 +266,18 @@ def delete_offsets(
     return session.finish("offset", "deleted", outcomes)
 
 
-def select_partitions(texts: list[str], committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """Return the partitions that arguments name; those of a topic are the committed ones."""
+def select_partitions(group: str, texts: list[str], committed: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """Return the partitions that arguments name; those of a topic are the committed ones. Raises CommandError."""
     selected: list[TopicPartition] = []
     for text in texts:
         in_topic = [key for key in committed if key[0] == text]
-        if in_topic or ":" not in text:
+        if in_topic:
             selected += in_topic
             continue
+        if ":" not in text:
+            similar = find_similar(text, {topic for topic, _ in committed})
+            message = f"group {group} has no offset in topic {text}{format_suggestion(similar)}"
+            raise CommandError(message, similar=similar)
         try:
             selected.append(parse_partition(text))
         except ValueError as error:
