@@ -7,6 +7,7 @@ import pytest
 
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import run
+from compat_tests.tools.eventually import eventually
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 
@@ -14,13 +15,76 @@ pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 def test_brokers_and_cluster(odradek, tool, broker, topic):
     [row] = odradek("broker", "list", "--json").json
     assert f"{row['host']}:{row['port']}" == broker.bootstrap_servers
+    [by_tool] = list_by_tool(broker.bootstrap_servers)
+    assert [str(row[key]) for key in ("broker", "host", "port")] == [by_tool[key] for key in ("ID", "HOST", "PORT")]
     assert (row["controller"], row["fenced"]) == (True, False) and row["leaders"] == row["replicas"] > 0
     described = odradek("cluster", "describe", "--json").json
     shown = run(tools.CLUSTER, "cluster-id", "--bootstrap-server", broker.bootstrap_servers).stdout
     assert described["cluster_id"] in shown
     assert (described["controller"], described["brokers"][0]["broker"]) == (row["broker"], row["broker"])
+    rows = re.findall(r"Partition: (\d+)\s", tool(tools.TOPICS, "--describe").stdout)
+    assert described["partitions"] == len(rows)
     assert described["topics"] == len(tool(tools.TOPICS, "--list").lines)
     assert re.search(rf"^controller  {row['broker']}$", odradek("cluster", "describe").out, re.MULTILINE)
+
+
+def list_by_tool(bootstrap_servers):
+    """Return the rows of kafka-cluster list-endpoints by their headings."""
+    heading, *lines = run(tools.CLUSTER, "list-endpoints", "--bootstrap-server", bootstrap_servers).lines
+    return [dict(zip(heading.split(), line.split(), strict=True)) for line in lines]
+
+
+def describe_configs_by_tool(tool, node):
+    """Return value and synonyms of all configurations of a broker, as kafka-configs shows them."""
+    options = ["--entity-type", "brokers", "--entity-name", node, "--all"]
+    shown = tool(tools.CONFIGS, "--describe", *options).stdout
+    rows = re.findall(r"^  ([^=\s]+)=(.*) sensitive=\w+ synonyms=\{(.*)\}$", shown, re.MULTILINE)
+    return {name: (value, synonyms.partition(":")[0]) for name, value, synonyms in rows}
+
+
+SOURCES = {
+    "STATIC_BROKER_CONFIG": "server.properties",
+    "DYNAMIC_BROKER_CONFIG": "broker",
+    "DYNAMIC_DEFAULT_BROKER_CONFIG": "all brokers",
+}
+
+
+def test_a_broker_beside_the_tools(odradek, tool, broker, topic):
+    [by_tool] = list_by_tool(broker.bootstrap_servers)
+    node = by_tool["ID"]
+    odradek("config", "alter", "broker", node, "--set", "log.cleaner.threads=2")
+
+    def check():
+        shown = odradek("broker", "describe", node, "--json").json
+        assert {key: str(shown[key]) for key in ("broker", "host", "port")} == {
+            "broker": node,
+            "host": by_tool["HOST"],
+            "port": by_tool["PORT"],
+        }
+        assert (shown["rack"], shown["fenced"], by_tool["RACK"], by_tool["STATE"]) == (None, False, "null", "unfenced")
+        quorum = dict(
+            re.findall(r"^(\w+): +(.*)$", tool(tools.METADATA_QUORUM, "describe", "--status").stdout, re.MULTILINE)
+        )
+        assert shown["controller"] is (quorum["LeaderId"] == node)
+        rows = re.findall(r"Partition: \d+\s+Leader: (\d+)\s+Replicas: (\S+)", tool(tools.TOPICS, "--describe").stdout)
+        assert shown["leaders"] == sum(leader == node for leader, _ in rows) > 0
+        assert shown["replicas"] == sum(node in replicas.split(",") for _, replicas in rows)
+        [log_dir] = shown["log_dirs"]
+        [line] = [one for one in tool(tools.LOG_DIRS, "--describe").lines if one.startswith("{")]
+        [directory] = json.loads(line)["brokers"][0]["logDirs"]
+        assert (log_dir["log_dir"], log_dir["state"], directory["error"]) == (directory["logDir"], "online", None)
+        assert log_dir["replicas"] == len(directory["partitions"])
+        assert log_dir["size_bytes"] == sum(one["size"] for one in directory["partitions"])
+        expected = {
+            name: (value, SOURCES[source])
+            for name, (value, source) in describe_configs_by_tool(tool, node).items()
+            if source in SOURCES
+        }
+        assert {one["name"]: (one["value"], one["source"]) for one in shown["configs"]} == expected
+        assert expected["log.cleaner.threads"] == ("2", "broker") and len(expected) > 5
+
+    eventually(check)
+    odradek("config", "alter", "broker", node, "--delete", "log.cleaner.threads")
 
 
 def test_a_broker(odradek, topic):

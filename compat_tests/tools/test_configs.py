@@ -92,6 +92,7 @@ def test_levels_of_loggers(odradek, tool):
     odradek("config", "alter", "broker-logger", node, "--set", f"{name}=FATAL")
     row = describe(odradek, "broker-logger", node)[name]
     assert (row["value"], row["default"], row["changed"]) == ("FATAL", loggers["root"], True)
+    assert describe_by_tool(tool, "broker-loggers", node)[name] == "FATAL"
     odradek("config", "alter", "broker-logger", node, "--delete", name)
     assert set(describe(odradek, "broker-logger", node)) == set(before)
 
@@ -122,11 +123,47 @@ def test_a_name_that_no_broker_has(odradek):
     assert odradek(*alter, "--set", "leader.replication.throttled.rate=1000", "--dry-run").err == ""
 
 
-def test_the_resources(odradek, topic):
-    rows = odradek("config", "list", "topic", "--json").json
-    assert {"type": "topic", "name": topic} in rows
-    assert {row["type"] for row in rows} == {"topic"}
-    assert "broker" in {row["type"] for row in odradek("config", "list", "--json").json}
+def list_by_tool(tool, kind):
+    """Return the resources that kafka-configs shows, with the names of the configurations that were set for each."""
+    shown = tool(tools.CONFIGS, "--describe", "--entity-type", kind).stdout
+    parts = re.split(r"^Dynamic configs for \S+ (\S+) are:$", shown, flags=re.MULTILINE)
+    return {
+        name: set(re.findall(r"^  ([^=\s]+)=", text.partition("\nDefault configs")[0], re.MULTILINE))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+
+
+def test_the_resources(odradek, tool, admin, topic, unique, backend):
+    admin.create_topic(f"{unique}-b", 1)
+    odradek("config", "alter", "topic", topic, "--set", "retention.ms=777")
+    odradek("config", "alter", "client-metrics", unique, "--set", "interval.ms=30000")
+    if backend == "kafka":
+        odradek("config", "alter", "group", unique, "--set", "consumer.session.timeout.ms=50000")
+
+    def check():
+        listed = {}
+        for row in odradek("config", "list", "--json").json:
+            listed.setdefault(row["type"], []).append(row["name"])
+        by_tool = {kind: list_by_tool(tool, kind) for kind in ("topics", "brokers", "client-metrics")}
+        assert by_tool["topics"][topic] == {"retention.ms"} and f"{unique}-b" in by_tool["topics"]
+        assert by_tool["client-metrics"][unique] == {"interval.ms"}
+        expected = {
+            "topic": sorted(by_tool["topics"]),
+            "broker": sorted(by_tool["brokers"]),
+            "broker-logger": sorted(by_tool["brokers"]),
+            "client-metrics": sorted(by_tool["client-metrics"]),
+        }
+        if backend == "kafka":
+            # The tool lists groups without configurations too.
+            expected["group"] = sorted(name for name, configs in list_by_tool(tool, "groups").items() if configs)
+            assert unique in expected["group"]
+        assert listed == expected
+        for kind in ("topic", "broker", "broker-logger", "group", "client-metrics"):
+            rows = odradek("config", "list", kind, "--json").json
+            assert [(row["type"], row["name"]) for row in rows] == [(kind, name) for name in expected.get(kind, [])]
+
+    eventually(check)
+    odradek("config", "alter", "client-metrics", unique, "--delete", "interval.ms")
 
 
 def test_refusals(odradek, topic):
