@@ -62,6 +62,68 @@ def test_a_partition(odradek, tool, filled):
     assert missing.err == f"odradek: topic {filled} has no partition 7, only 0 to 1\n"
 
 
+def get_offset(tool, topic, partition, time):
+    """Return an offset that kafka-get-offsets shows."""
+    [line] = tool(tools.GET_OFFSETS, "--topic-partitions", f"{topic}:{partition}", "--time", time).lines
+    return int(line.rpartition(":")[2])
+
+
+def test_a_partition_beside_the_tools(odradek, tool, broker, filled):
+    odradek("partition", "delete-records", f"{filled}:0=4", "--yes")
+    with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions(transactional_id=filled)) as producer:
+        producer.begin()
+        producer.produce(filled, [Message(b"open", partition=0, timestamp_ms=1_000_000)])
+        shown = odradek("partition", "describe", filled, "0", "--json").json
+        assert shown["first_offset"] == get_offset(tool, filled, 0, "earliest") == 4
+        assert shown["end_offset"] == get_offset(tool, filled, 0, "latest") == 11
+        newest = get_offset(tool, filled, 0, "max-timestamp")
+        [record] = odradek(
+            "record", "consume", filled, "-p", "0", "-o", str(newest), "-n", "1", "--json"
+        ).out.splitlines()
+        assert shown["newest_timestamp_ms"] == json.loads(record)["timestamp_ms"] == 1_000_009
+        producers = tool(tools.TRANSACTIONS, "describe-producers", "--topic", filled, "--partition", "0").lines
+        open_at = [line.split()[-1] for line in producers[1:] if line.split()[-1] != "None"]
+        assert [str(shown["last_stable_offset"])] == open_at == ["10"]
+        described = tool(tools.TOPICS, "--describe", "--topic", filled).stdout
+        leader, replicas, isr = re.search(
+            r"Partition: 0\s+Leader: (\d+)\s+Replicas: (\S+)\s+Isr: (\S+)", described
+        ).groups()
+        assert str(shown["leader"]) == leader
+        assert [str(one["broker"]) for one in shown["replicas"]] == replicas.split(",")
+        assert [str(one["broker"]) for one in shown["replicas"] if one["in_sync"]] == isr.split(",")
+        options = ["--describe", "--topic-list", filled, "--broker-list", leader]
+        [line] = [one for one in tool(tools.LOG_DIRS, *options).lines if one.startswith("{")]
+        [log_dir] = json.loads(line)["brokers"][0]["logDirs"]
+        [stored] = [one for one in log_dir["partitions"] if one["partition"] == f"{filled}-0"]
+        [replica] = shown["replicas"]
+        assert (replica["log_dir"], replica["size_bytes"], replica["lag"], replica["future"]) == (
+            log_dir["logDir"],
+            stored["size"],
+            stored["offsetLag"],
+            stored["isFuture"],
+        )
+        producer.abort()
+
+
+def test_deletion_of_records_beside_that_of_the_tool(odradek, tool, filled, tmp_path):
+    def list_by_tool():
+        return [get_offset(tool, filled, partition, "earliest") for partition in (0, 1)]
+
+    odradek("partition", "delete-records", f"{filled}:0=4", f"{filled}:1=2", "--yes")
+    assert list_by_tool() == [4, 2]
+    file = tmp_path / "offsets.json"
+    offsets = [{"topic": filled, "partition": 0, "offset": 6}, {"topic": filled, "partition": 1, "offset": 99}]
+    file.write_text(json.dumps({"partitions": offsets, "version": 1}))
+    shown = tool(tools.DELETE_RECORDS, "--offset-json-file", str(file), check=False).stdout
+    assert f"partition: {filled}-0\tlow_watermark: 6" in shown
+    assert re.search(rf"partition: {filled}-1\terror: .*OffsetOutOfRange", shown)
+    assert [row["first_offset"] for row in partitions(odradek, filled)] == list_by_tool() == [6, 2]
+    own = odradek("partition", "delete-records", "--offset-json-file", str(file), "--yes", "--json", code=1).json
+    errors = {row["partition"]: row["error"] and row["error"]["code"] for row in own["results"]}
+    assert errors == {f"{filled}-0": None, f"{filled}-1": "OFFSET_OUT_OF_RANGE"}
+    assert list_by_tool() == [6, 2]
+
+
 def test_partitions_are_added(odradek, tool, topic):
     odradek("partition", "create", topic, "--partitions", "4")
 
