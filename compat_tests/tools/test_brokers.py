@@ -8,6 +8,7 @@ import pytest
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import run
 from compat_tests.tools.eventually import eventually
+from odradek.tools.cli.main import main
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 
@@ -141,6 +142,41 @@ def test_features(odradek, tool):
     assert refused.err.startswith("odradek: ") and refused.err.count("\n") == 1
     misspelt = odradek("cluster", "features", "upgrade", "--feature", "transaction.versoin=1", code=1)
     assert misspelt.err.startswith("odradek: there is no feature transaction.versoin; did you mean transaction.version")
+
+
+def describe_features_by_tool(address):
+    shown = run(tools.FEATURES, *address, "describe").stdout
+    return dict(re.findall(r"Feature: (\S+)\s.*FinalizedVersionLevel: (\S+)", shown))
+
+
+def test_levels_of_features_that_change(start_broker, capsys):
+    """A level that the command lowers is raised by kafka-features, and the other way round."""
+    address = ["--bootstrap-server", start_broker().bootstrap_servers]
+
+    def change(direction, level):
+        feature = ["--feature", f"transaction.version={level}"]
+        yes = ["--yes"] if direction == "downgrade" else []
+        assert main(["cluster", "features", direction, *feature, *yes, *address]) == 0
+
+    def check(level):
+        def compare():
+            capsys.readouterr()
+            assert main(["cluster", "features", "describe", "--json", *address]) == 0
+            rows = {row["feature"]: str(row["finalized"]) for row in json.loads(capsys.readouterr().out)}
+            by_tool = describe_features_by_tool(address)
+            assert rows["transaction.version"] == by_tool["transaction.version"] == level
+
+        eventually(compare)
+
+    check("2")
+    change("downgrade", 1)
+    check("1")
+    run(tools.FEATURES, *address, "upgrade", "--feature", "transaction.version=2")
+    check("2")
+    run(tools.FEATURES, *address, "downgrade", "--feature", "transaction.version=0")
+    check("0")
+    change("upgrade", 2)
+    check("2")
 
 
 def test_the_quorum(odradek, tool):

@@ -1,5 +1,8 @@
 """`odradek transaction`, compared with kafka-transactions."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from compat_tests import transaction_frames as frames
@@ -79,6 +82,60 @@ def test_producers(odradek, tool, topic, ongoing):
     refused = odradek("transaction", "abort", topic, "0", "--start-offset", "0", "--yes", code=1).err
     assert "is not hanging" in refused
     assert "has no partition 8" in odradek("transaction", "describe-producers", topic, "8", code=1).err
+
+
+def dump_by_tool(broker, topic, partition):
+    """Return the batches and records in a partition, as DumpLogSegments shows them, without times and checksums."""
+    files = sorted(map(str, Path(broker.data_dir).glob(f"{topic}-{partition}/*.log")))
+    shown = run(tools.DUMP_LOG_SEGMENTS, "--deep-iteration", "--print-data-log", "--files", ",".join(files))
+    lines = [line for line in shown.lines if line.startswith(("baseOffset", "| "))]
+    return [re.sub(r"(CreateTime|crc|producerId): \d+ ", "", line) for line in lines]
+
+
+def test_an_abort_beside_that_of_the_tool(start_broker, unique, capsys):
+    """Two transactions hang; the command ends one of them and Kafka's tool the other."""
+    broker = start_broker({"transaction.partition.verification.enable": "false"})
+    address = ["--bootstrap-server", broker.bootstrap_servers]
+    assert main(["topic", "create", unique, "-p", "2", *address]) == 0
+    with Connection(broker.port) as connection:
+        frames.await_coordinator(connection)
+        frames.await_topic(connection, unique, 2)
+        for partition in (0, 1):
+            late = frames.start(connection, f"{unique}-{partition}")
+            produced = frames.produce(connection, late, (unique, partition), frames.records_of(late), version=10)
+            assert produced == (0, 0)
+
+    def describe_by_tool(partition):
+        options = ["--topic", unique, "--partition", str(partition)]
+        [row] = table(run(tools.TRANSACTIONS, *address, "describe-producers", *options))
+        return {key: row[key] for key in row if key not in ("ProducerId", "LastTimestamp")}
+
+    def abort(partition, offset, code):
+        capsys.readouterr()
+        options = [unique, str(partition), "--start-offset", str(offset)]
+        assert main(["transaction", "abort", *options, "--yes", *address]) == code
+        return capsys.readouterr()
+
+    def abort_by_tool(partition, offset):
+        options = ["--topic", unique, "--partition", str(partition), "--start-offset", str(offset)]
+        return run(tools.TRANSACTIONS, *address, "abort", *options, check=False)
+
+    assert describe_by_tool(0) == describe_by_tool(1)
+    assert describe_by_tool(0)["CurrentTransactionStartOffset"] == "0"
+    open_lines = dump_by_tool(broker, unique, 0)
+    assert abort(0, 0, 0).out == f"transaction {unique}-0 aborted\n"
+    assert abort_by_tool(1, 0).returncode == 0
+    assert describe_by_tool(0) == describe_by_tool(1)
+    assert describe_by_tool(0)["CurrentTransactionStartOffset"] == "None"
+    lines = dump_by_tool(broker, unique, 0)
+    assert lines == dump_by_tool(broker, unique, 1)
+    assert lines[:2] == open_lines and "endTxnMarker: ABORT coordinatorEpoch: 0" in lines[3]
+    for offset in (0, 7):
+        again = abort_by_tool(1, offset)
+        message = f"Could not find any open transactions starting at offset {offset} on partition {unique}-1"
+        assert again.returncode == 1 and message in again.stderr
+        assert f"no transaction that is open in {unique}-0 begins at offset {offset}" in abort(0, offset, 1).err
+    assert dump_by_tool(broker, unique, 0) == dump_by_tool(broker, unique, 1) == lines
 
 
 def test_a_hanging_transaction(start_broker, unique, capsys):
