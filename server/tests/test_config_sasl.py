@@ -118,7 +118,7 @@ def test_no_secret_is_shown() -> None:
 
 def test_credentials_between_brokers() -> None:
     config = parse_config({**BASE, "sasl.mechanism.inter.broker.protocol": "PLAIN"}).config
-    assert make_client_settings(make_inter_broker_settings(config)) == ("PLAIN", "broker", "broker-secret")
+    assert make_client_settings(make_inter_broker_settings(config)) == ("PLAIN", "broker", "broker-secret", False)
 
 
 @pytest.mark.parametrize(

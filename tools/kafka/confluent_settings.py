@@ -71,7 +71,7 @@ def _make_login_settings(properties: Mapping[str, str]) -> Iterator[tuple[str, s
     # Imported here because the package imports the declarations of all properties, which takes some 100 ms.
     from odradek.properties import PropertyError
     from odradek.server.config.sasl import LOGIN_MODULES
-    from odradek.server.security.sasl.settings import JAAS, find_login_module
+    from odradek.server.security.sasl.settings import JAAS, find_login_module, is_token_login
 
     mechanism = properties.get("sasl.mechanism", "GSSAPI")
     if mechanism not in LOGIN_MODULES:
@@ -88,6 +88,8 @@ def _make_login_settings(properties: Mapping[str, str]) -> Iterator[tuple[str, s
         raise ProfileError(str(error)) from None
     if module is None:
         raise ProfileError(f"sasl.jaas.config must be set with sasl.mechanism {mechanism}")
+    if mechanism.startswith("SCRAM") and is_token_login(module.options):
+        raise ProfileError(f"{JAAS}: this command cannot use a delegation token (librdkafka has no tokenauth)")
     if mechanism == "GSSAPI":
         names = {"principal": "sasl.kerberos.principal", "keyTab": "sasl.kerberos.keytab"}
     else:

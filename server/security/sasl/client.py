@@ -19,7 +19,7 @@ from odradek.server.security.sasl.scram_credentials import (
     ScramMechanism,
     make_random_text,
 )
-from odradek.server.security.sasl.settings import ClientSettings
+from odradek.server.security.sasl.settings import TOKEN_EXTENSION, ClientSettings
 
 MAX_CLIENT_ITERATIONS: Final = 1_000_000
 """Iterations above which the other broker is refused: it would occupy a thread. Below MIN_ITERATIONS it is refused as
@@ -83,13 +83,25 @@ class PlainClientExchange:
 
 
 class ScramClientExchange:
-    """SCRAM. It also verifies that the other broker has the user's credential."""
+    """SCRAM. It also verifies that the other broker has the user's credential.
 
-    def __init__(self, mechanism: ScramMechanism, user: str, nonce: str, salt_password: SaltPassword) -> None:
+    is_token: the user is the id of a delegation token
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        nonce: str,
+        salt_password: SaltPassword,
+        *,
+        is_token: bool = False,
+    ) -> None:
         self._mechanism = mechanism
         self._nonce = nonce
         self._salt_password = salt_password
-        self._first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+        extension = f",{TOKEN_EXTENSION}=true" if is_token else ""
+        self._first = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}{extension}"
         self._signature: bytes | None = None
 
     async def begin(self) -> bytes:
@@ -157,11 +169,15 @@ class SaslClient:
         return await authenticate(ask, self._settings.mechanism, self._make_exchange(), self._hint)
 
     def _make_exchange(self) -> ClientExchange:
-        mechanism, user, password = self._settings
+        mechanism, user, password, is_token = self._settings
         if mechanism == "PLAIN":
             return PlainClientExchange(user, password)
         return ScramClientExchange(
-            SCRAM_MECHANISMS[mechanism], user, make_random_text(self._random_bits), self._salt_password
+            SCRAM_MECHANISMS[mechanism],
+            user,
+            make_random_text(self._random_bits),
+            self._salt_password,
+            is_token=is_token,
         )
 
     async def _salt_password(self, mechanism: ScramMechanism, salt: bytes, iterations: int) -> bytes:

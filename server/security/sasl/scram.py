@@ -17,10 +17,9 @@ from odradek.server.security.sasl.scram_credentials import (
     ScramMechanism,
     make_random_text,
 )
+from odradek.server.security.sasl.settings import TOKEN_EXTENSION
 from odradek.server.security.sasl.token_credentials import TokenCredential
 from odradek.server.security.sasl.unknown_users import UnknownUsers
-
-TOKEN_EXTENSION: Final = "tokenauth"
 
 _SASL_NAME: Final = r"(?:[\x01-+\--<>-\x7f]|=2C|=3D)+"
 _VALUE: Final = r"[\x01-+\--\x7f]+"

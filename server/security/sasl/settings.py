@@ -15,11 +15,14 @@ from odradek.server.config.sasl import (
     MECHANISM_PROPERTIES,
 )
 from odradek.server.security.sasl.jaas import JaasError, LoginModule, parse_login_module
+from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS
 
 if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
 
 JAAS: Final = "sasl.jaas.config"
+TOKEN_EXTENSION: Final = "tokenauth"
+"""The option of a login module, and the extension of SCRAM, with the value `true` for a delegation token."""
 
 
 class MechanismSettings(NamedTuple):
@@ -121,11 +124,15 @@ def make_mechanism_settings(config: "BrokerConfig", listener_name: str, mechanis
 
 
 class ClientSettings(NamedTuple):
-    """The credentials with which a broker connects to others."""
+    """The credentials with which a broker connects to others, or a command to a broker.
+
+    is_token: they are the id and the HMAC of a delegation token
+    """
 
     mechanism: str
     user: str
     password: str
+    is_token: bool = False
 
     def __repr__(self) -> str:
         return f"ClientSettings({self.mechanism}, {self.user})"
@@ -134,7 +141,13 @@ class ClientSettings(NamedTuple):
 def make_client_settings(settings: MechanismSettings) -> ClientSettings:
     """Return the credentials of a mechanism with passwords. Raises PropertyError."""
     options = settings.require_jaas("username", "password").options
-    return ClientSettings(settings.mechanism, options["username"], options["password"])
+    is_token = settings.mechanism in SCRAM_MECHANISMS and is_token_login(options)
+    return ClientSettings(settings.mechanism, options["username"], options["password"], is_token)
+
+
+def is_token_login(options: Mapping[str, str]) -> bool:
+    """Return whether the options of a login module of SCRAM have a delegation token as user and password."""
+    return options.get(TOKEN_EXTENSION, "").lower() == "true"
 
 
 def make_inter_broker_settings(config: "BrokerConfig") -> MechanismSettings:

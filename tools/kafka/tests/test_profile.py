@@ -2,10 +2,12 @@
 
 import pytest
 
+from odradek.server.config.sasl import LOGIN_MODULES
 from odradek.tools.kafka.confluent_settings import make_confluent_settings
 from odradek.tools.kafka.profile import Connection, ProfileError, find_connection, make_security
 from odradek.tools.kafka.wire_client import Address, ClientSecurity
 
+SCRAM_MODULE = LOGIN_MODULES["SCRAM-SHA-256"]
 FILE = """
 [default]
 bootstrap.servers = "one:1, two:2"
@@ -110,6 +112,14 @@ def test_settings_of_confluent_kafka(environment):
         (
             {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": "nonsense secret"},
             "sasl.jaas.config",
+        ),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.jaas.config": f"{SCRAM_MODULE} required username=id password=secret tokenauth=true;",
+            },
+            "sasl.jaas.config: this command cannot use a delegation token (librdkafka has no tokenauth)",
         ),
     ],
 )

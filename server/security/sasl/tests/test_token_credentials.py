@@ -2,15 +2,23 @@
 
 import base64
 import random
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
+from odradek.protocol.messages.sasl_authenticate import SaslAuthenticateResponse
+from odradek.protocol.messages.sasl_handshake import SaslHandshakeResponse
+from odradek.server.security.sasl.client import SaslClient
+from odradek.server.security.sasl.jaas import LoginModule
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, ScramMechanism
+from odradek.server.security.sasl.settings import MechanismSettings, make_client_settings
 from odradek.server.security.sasl.token_credentials import MAX_CREDENTIALS, TokenCredentials, TokenSecret
 from odradek.server.security.sasl.unknown_users import UnknownUsers
+from odradek.server.tests.test_scram import run
 
 HMAC = bytes(range(64))
 TOKEN = TokenSecret("User:a:lice", 5000, HMAC)
@@ -47,6 +55,26 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 PASSWORD = base64.b64encode(HMAC).decode()
+
+
+def test_a_client_logs_in_with_the_option_tokenauth(client: Client) -> None:
+    """The exchange with the settings of a login module, on both sides."""
+
+    async def run_here(work: Callable[[], None]) -> None:
+        work()
+
+    jaas = LoginModule("", {"username": "id", "password": PASSWORD, "tokenauth": "True"})
+    settings = MechanismSettings(client.mechanism.name, "", jaas, 0, lambda name: None, lambda name: name)
+    exchange = client.make_exchange()
+
+    async def ask(request: Any, response_class: type[Any], version: int) -> Any:
+        if response_class is SaslHandshakeResponse:
+            return SaslHandshakeResponse()
+        return SaslAuthenticateResponse(auth_bytes=exchange.evaluate(bytes(request.auth_bytes)))
+
+    login = SaslClient(make_client_settings(settings), random.Random(2).getrandbits, run_here)
+    assert run(login.authenticate(ask)) == 0
+    assert exchange.authenticated == ("a:lice", 5000, True)
 
 
 def test_a_token_authenticates_its_owner_until_it_expires(client: Client) -> None:
