@@ -1,11 +1,8 @@
 """Delegation tokens with Apache Kafka's tools: created by one user, used by a job that has no password."""
 
-import json
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -14,12 +11,12 @@ from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from compat_tests.clients.common import wait_until
 from compat_tests.sasl_users import SCRAM_MODULE, add_users
+from compat_tests.token_logins import Login, Token, read_tokens
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 from odradek.testing import OdradekBroker
 from odradek.testing_cluster import OdradekCluster
-from odradek.tools.cli.main import main
 
-TOKENS = "org.apache.kafka.tools.DelegationTokenCommand"
+TOKENS = tools.DELEGATION_TOKENS
 SECRET = "the secret of all brokers"
 PROPERTIES = {
     "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
@@ -35,58 +32,6 @@ PROPERTIES = {
 USERS = ("alice", "bob", "broker")
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
-
-
-class Login(NamedTuple):
-    """A user with a password, or a token's id with its HMAC."""
-
-    servers: str
-    directory: Path
-    name: str
-    secret: str
-    mechanism: str = "SCRAM-SHA-512"
-    is_token: bool = False
-
-    def run(self, tool: str, *arguments: str, **options: Any) -> tools.ToolResult:
-        """Run one of Kafka's tools."""
-        token = " tokenauth=true" if self.is_token else ""
-        jaas = f'{SCRAM_MODULE} required username="{self.name}" password="{self.secret}"{token};'
-        file = self.directory / "client.properties"
-        file.write_text(f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={self.mechanism}\nsasl.jaas.config={jaas}\n")
-        return tools.run(tool, "--bootstrap-server", self.servers, "--command-config", str(file), *arguments, **options)
-
-    def as_token(self, token: "Token", mechanism: str = "SCRAM-SHA-256") -> "Login":
-        return self._replace(name=token.token_id, secret=token.hmac, mechanism=mechanism, is_token=True)
-
-    def is_accepted(self) -> bool:
-        """Return whether the broker accepts the login: it follows changes of tokens within some ms."""
-        return self.run(tools.TOPICS, "--list", check=False).returncode == 0
-
-    def is_refused(self) -> bool:
-        return not self.is_accepted()
-
-    def refusal(self, tool: str, *arguments: str) -> str:
-        """Return the output of a tool that fails."""
-        result = self.run(tool, *arguments, check=False)
-        output = result.stdout + result.stderr
-        assert result.returncode != 0 or "Error while executing" in output, output
-        return output
-
-
-class Token(NamedTuple):
-    """A row of the tool's output."""
-
-    token_id: str
-    hmac: str
-    owner: str
-    requester: str
-    renewers: str
-
-
-def read_tokens(output: str) -> list[Token]:
-    """Parse the table that the tool prints."""
-    found = re.findall(r"^([\w-]{22})\s+(\S{88})\s+(\S+)\s+(\S+)\s+(\[.*?\])", output, re.MULTILINE)
-    return [Token(*row) for row in found]
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +59,7 @@ def describe(login: Login, owner: str) -> list[Token]:
 
 def test_a_job_works_with_a_token_until_it_is_deleted(broker: OdradekBroker, alice: Login) -> None:
     token = create(alice, "--renewer-principal", "User:bob")
-    assert token[2:] == ("User:alice", "User:alice", "[User:bob]")
+    assert token[2:5] == ("User:alice", "User:alice", "[User:bob]")
     job, lines = alice.as_token(token), "a\nb\n"
     job.run(tools.CONSOLE_PRODUCER, "--topic", "job", stdin=lines)
     assert "principal=User:alice mechanism=SCRAM-SHA-256" in broker.log_text()
@@ -133,7 +78,7 @@ def test_a_job_works_with_a_token_until_it_is_deleted(broker: OdradekBroker, ali
 
 def test_renew_and_describe(broker: OdradekBroker, alice: Login) -> None:
     token = create(alice, "--renewer-principal", "User:bob", "--owner-principal", "User:carol")
-    assert token[2:] == ("User:carol", "User:alice", "[User:bob]")
+    assert token[2:5] == ("User:carol", "User:alice", "[User:bob]")
     bob = alice._replace(name="bob", secret="bob-secret")
     renewed = bob.run(TOKENS, "--renew", "--renew-time-period", "-1", "--hmac", token.hmac)
     assert "Completed renew operation" in renewed.stdout
@@ -147,35 +92,6 @@ def test_renew_and_describe(broker: OdradekBroker, alice: Login) -> None:
     assert "DelegationTokenNotFoundException" in bob.refusal(
         TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac
     )
-
-
-def test_odradek_token(broker: OdradekBroker, alice: Login, capsys: pytest.CaptureFixture[str]) -> None:
-    assert alice.is_accepted()  # writes the file of client properties
-    options = ["--bootstrap-server", alice.servers, "--command-config", str(alice.directory / "client.properties")]
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        assert main(["token", *arguments, *options]) == code
-        return capsys.readouterr()
-
-    created = json.loads(run("create", "--renewer-principal", "User:alice", "--max-life-time", "1h", "--json").out)
-    assert created["max_ms"] - created["issued_ms"] == 3_600_000
-    token_id, hmac = created["token_id"], created["hmac"]
-    assert Token(token_id, hmac, "User:alice", "User:alice", "[User:alice]") in describe(alice, "User:alice")
-    listed = run("list", "--owner-principal", "User:alice", "--json").out
-    assert hmac not in listed and token_id in [row["token_id"] for row in json.loads(listed)]
-    job = alice.as_token(Token(token_id, hmac, "", "", ""))
-    assert job.is_accepted()
-    assert alice.is_accepted()
-    renewed = json.loads(run("renew", hmac, "--period", "5m", "--json").out)
-    assert renewed["expires_ms"] < created["expires_ms"]
-    assert "Repeat the command with --yes" in run("expire", hmac, code=2).err
-    ended = run("expire", hmac, "--yes")
-    assert ended.out == f"token {hmac[:6]}... expired\n"
-    assert token_id not in [one.token_id for one in describe(alice, "User:alice")]
-    assert run("renew", hmac, code=1).err == "odradek: DELEGATION_TOKEN_NOT_FOUND\n"
-    assert run("renew", "x", code=2).err == "odradek: the HMAC is not Base64\n"
-    assert "alice is not Type:name" in run("list", "--owner-principal", "alice", code=2).err
 
 
 def test_no_secret_is_logged(broker: OdradekBroker, alice: Login) -> None:
