@@ -91,9 +91,7 @@ KAFKA_APPLICATIONS = JarSet(
 )
 
 # The last series whose names are those of the example rules; later ones add suffixes to counters.
-JMX_EXPORTER = JarSet(
-    "jmx-exporter-0.20.0", (Module("io.prometheus.jmx", "jmx_prometheus_javaagent", "0.20.0"),)
-)
+JMX_EXPORTER = JarSet("jmx-exporter-0.20.0", (Module("io.prometheus.jmx", "jmx_prometheus_javaagent", "0.20.0"),))
 
 # Jars in the pyspark wheel are not downloaded again.
 IN_PYSPARK = (

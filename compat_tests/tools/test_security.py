@@ -45,18 +45,29 @@ def test_users(odradek, tool, monkeypatch):
 
         eventually(compare)
 
-    enter("secret\n")
-    assert odradek("user", "create", "alice", "--dry-run").out == "user alice would be created\n"
+    def plan(*arguments, entered="secret\n"):
+        enter(entered)
+        planned = odradek("user", *arguments, "--dry-run", "--json").json
+        assert planned["dry_run"] and planned["results"] == [{"user": arguments[1], "error": None}]
+        return {row["mechanism"]: (row["iterations"], row["new_iterations"]) for row in planned["changes"]}
+
+    assert plan("create", "alice") == {"SCRAM-SHA-256": (None, 4096), "SCRAM-SHA-512": (None, 4096)}
     check({})
     enter("secret\n")
     assert odradek("user", "create", "alice").out == "user alice created\n"
     enter("secret\n")
     odradek("user", "add", "bob", "--mechanism", "SCRAM-SHA-512", "--iterations", "8192")
     check({"alice": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}, "bob": {"SCRAM-SHA-512": 8192}})
+    assert plan("create", "bob") == {"SCRAM-SHA-256": (None, 4096), "SCRAM-SHA-512": (8192, 4096)}
+    assert plan("alter", "bob", "--iterations", "9000") == {"SCRAM-SHA-512": (8192, 9000)}
+    assert plan("delete", "alice") == {"SCRAM-SHA-256": (4096, None), "SCRAM-SHA-512": (4096, None)}
+    check({"alice": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}, "bob": {"SCRAM-SHA-512": 8192}})
     enter("other\n")
     odradek("user", "alter", "bob", "--iterations", "9000")
     check({"alice": {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}, "bob": {"SCRAM-SHA-512": 9000}})
     assert odradek("user", "describe", "bob", "--json").json == [{"user": "bob", "iterations": {"SCRAM-SHA-512": 9000}}]
+    described = tool(tools.CONFIGS, "--describe", "--entity-type", "users", "--entity-name", "bob").stdout
+    assert "user-principal 'bob' are SCRAM-SHA-512=iterations=9000" in described
     assert odradek("user", "describe", "bobb", code=1).err == "odradek: user bobb does not exist; did you mean bob?\n"
     enter("")
     assert "Repeat the command with --yes" in odradek("user", "delete", "alice", code=2).err
@@ -122,8 +133,17 @@ def test_acls(odradek, tool):
         assert len(list_acls(odradek)) == 1
 
     eventually(check_deleted)
-    odradek("acl", "create", "--allow-principal", "User:a", "--topic", "t", "--dry-run")
-    assert len(list_acls(odradek)) == 1
+    before = list_by_tool(tool)
+    planned = odradek(
+        "acl", "create", "--allow-principal", "User:alice", "--consumer", "--topic", "t", "--group", "g",
+        "--resource-pattern-type", "prefixed", "--dry-run", "--json",
+    ).json  # fmt: skip
+    assert {(row["resource_type"], row["operation"], row["exists"]) for row in planned} == {
+        ("Group", "Read", True),
+        ("Topic", "Read", False),
+        ("Topic", "Describe", False),
+    }
+    assert list_by_tool(tool) == before
     assert "specify a resource" in odradek("acl", "create", "--allow-principal", "User:a", code=2).err
 
 
@@ -174,6 +194,9 @@ def test_quotas(odradek, tool):
     odradek("quota", "delete", "--ip", "10.0.0.1", "--yes")
 
     def check_deleted():
+        assert describe_quotas_by_tool(tool, "--entity-type", "ips", "--entity-name", "10.0.0.1") == {}
+        entity = ["--entity-type", "users", "--entity-name", "quota-user"]
+        assert describe_quotas_by_tool(tool, *entity) == {"producer_byte_rate": 1000}
         rows = odradek("quota", "list", "--json").json
         assert [row["quotas"] for row in rows if row["client_id"] is None] == [{"producer_byte_rate": 1000}]
 

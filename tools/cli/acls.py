@@ -3,8 +3,8 @@
 The options are those of Kafka's kafka-acls.
 """
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, TypeVar
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -26,9 +26,12 @@ from odradek.tools.cli.completions import (
     complete_transactional_ids,
 )
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import Table, count
+from odradek.tools.cli.output import Row, Table, count
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
 from odradek.tools.cli.store_options import StoreFile, StoreOverrides, find_store
+
+if TYPE_CHECKING:
+    from odradek.server.config import BrokerConfig
 
 C = TypeVar("C", Operation, PatternType)
 
@@ -119,7 +122,7 @@ def create(
     store: StoreFile = None,
     override: StoreOverrides = None,
 ) -> None:
-    """Create ACLs for resources."""
+    """Create ACLs for resources; --dry-run shows which of them exist."""
     options = AclOptions(
         topic or [],
         group or [],
@@ -138,10 +141,13 @@ def create(
         idempotent,
     )
     added = make_creations(options)
+    bindings = [AclBinding(pattern, entry) for pattern, entries in added.items() for entry in entries]
     config = find_store(store, override)
     if session.is_dry_run:
-        pass
-    elif config is None:
+        resources = [AclFilter(pattern.resource_type, pattern.name, pattern.pattern_type) for pattern in added]
+        _show(session, bindings, _find(session, config, resources))
+        return
+    if config is None:
         from odradek.tools.kafka.acls import create_acls
 
         create_acls(session.cluster, added)
@@ -149,7 +155,7 @@ def create(
         from odradek.server.store_tools.acls import add_acls
 
         add_acls(config, added)
-    _show(session, (AclBinding(pattern, entry) for pattern, entries in added.items() for entry in entries))
+    _show(session, bindings)
 
 
 @commands.command("list")
@@ -179,7 +185,7 @@ def list_acls(
     filters = list(make_filters(options)) or [AclFilter()]
     for each in principal or []:
         check_principal(each)
-    found = _find(session, store, override, filters)
+    found = _find(session, find_store(store, override), filters)
     _show(session, (one for one in found if not principal or one.entry.principal in principal))
 
 
@@ -295,10 +301,7 @@ def test(
     return 0 if is_allowed else EXIT_DENIED
 
 
-def _find(
-    session: Session, store: str | None, override: list[str] | None, filters: list[AclFilter]
-) -> list[AclBinding]:
-    config = find_store(store, override)
+def _find(session: Session, config: "BrokerConfig | None", filters: list[AclFilter]) -> list[AclBinding]:
     if config is None:
         from odradek.tools.kafka.acls import find_acls
 
@@ -308,8 +311,9 @@ def _find(
     return find_in_store(config, filters)
 
 
-def _show(session: Session, bindings: Iterable[AclBinding]) -> None:
-    rows = [
+def _show(session: Session, bindings: Iterable[AclBinding], existing: Collection[AclBinding] | None = None) -> None:
+    """Show ACLs, and with `existing` whether they are among these."""
+    rows: list[Row] = [
         (
             entry.permission.title.upper(),
             entry.operation.title,
@@ -318,7 +322,9 @@ def _show(session: Session, bindings: Iterable[AclBinding]) -> None:
             pattern.resource_type.title,
             pattern.pattern_type.name,
             pattern.name,
+            *(() if existing is None else (AclBinding(pattern, entry) in existing,)),
         )
         for pattern, entry in sorted(bindings)
     ]
-    session.output.show(Table(_KEYS, rows))
+    keys = _KEYS if existing is None else (*_KEYS, "exists")
+    session.output.show(Table(keys, rows))

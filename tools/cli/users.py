@@ -1,7 +1,7 @@
 """The commands `odradek user`: SCRAM users of a cluster, or of the metadata store of a broker that is stopped."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from getpass import getpass
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from odradek.server.config import BrokerConfig
 
 _KEYS: Final = ("user", "iterations")
+_PREVIEW_KEYS: Final = ("user", "mechanism", "iterations", "new_iterations")
 
 commands = Commands("user", "SCRAM users, with whose passwords clients connect.")
 
@@ -68,7 +69,10 @@ def create(
     _check_user(name, iterations)
     config = find_store(store, override)
     password = read_password(password_file)
-    if not session.is_dry_run:
+    if session.is_dry_run:
+        before = _fetch(session, config).get(name, {})
+        _preview(session, name, before, dict.fromkeys(_select(mechanism), iterations))
+    else:
         _put(session, config, name, password, _select(mechanism), iterations)
     return session.finish("user", "created", [Outcome(name)])
 
@@ -86,19 +90,20 @@ def alter(
     """Change the password of a user, for the mechanisms that the user has."""
     _check_user(name, iterations)
     config = find_store(store, override)
-    if config is not None:
-        password = read_password(password_file)
-        if not session.is_dry_run:
-            from odradek.server.store_tools.users import put_user as put_into_store
+    if config is not None and not session.is_dry_run:
+        from odradek.server.store_tools.users import put_user as put_into_store
 
-            put_into_store(config, name, password, _select(mechanism), iterations, must_exist=True)
+        password = read_password(password_file)
+        put_into_store(config, name, password, _select(mechanism), iterations, must_exist=True)
         return session.finish("user", "altered", [Outcome(name)])
-    mechanisms = _find_mechanisms(session, name, mechanism)
+    before = _find_credentials(session, config, name, mechanism)
     password = read_password(password_file)
-    if not session.is_dry_run:
+    if session.is_dry_run:
+        _preview(session, name, before, dict.fromkeys(before, iterations))
+    else:
         from odradek.tools.kafka.scram_users import put_user
 
-        put_user(session.cluster, name, password, mechanisms, iterations)
+        put_user(session.cluster, name, password, list(before), iterations)
     return session.finish("user", "altered", [Outcome(name)])
 
 
@@ -112,10 +117,14 @@ def delete(
 ) -> int:
     """Delete the credentials of a user."""
     config = find_store(store, override)
-    mechanisms = _select(mechanism) if config is not None else _find_mechanisms(session, name, mechanism)
-    session.confirm(f"Delete the credentials of {name} ({', '.join(mechanisms)})?")
     if session.is_dry_run:
+        before = _find_credentials(session, config, name, mechanism)
+        _preview(session, name, before, dict.fromkeys(before))
         return session.finish("user", "deleted", [Outcome(name)])
+    # The store itself refuses the deletion of what it has not.
+    found = _select(mechanism) if config is not None else _find_credentials(session, None, name, mechanism)
+    mechanisms = list(found)
+    session.confirm(f"Delete the credentials of {name} ({', '.join(mechanisms)})?")
     if config is None:
         from odradek.tools.kafka.scram_users import remove_user
 
@@ -127,12 +136,19 @@ def delete(
     return session.finish("user", "deleted", [Outcome(name)])
 
 
-def _find_mechanisms(session: Session, name: str, mechanism: str | None) -> list[str]:
-    """Return the mechanisms of a user that a command selects. Raises CommandError if there are none."""
-    users = _fetch(session, None)
+def _preview(session: Session, name: str, before: Mapping[str, int], after: Mapping[str, int | None]) -> None:
+    rows = [(name, each, before.get(each), iterations) for each, iterations in after.items()]
+    session.preview(Table(_PREVIEW_KEYS, rows))
+
+
+def _find_credentials(
+    session: Session, config: "BrokerConfig | None", name: str, mechanism: str | None
+) -> dict[str, int]:
+    """Return the mechanisms of a user that a command selects, with iterations. Raises CommandError without any."""
+    users = _fetch(session, config)
     if name not in users:
         raise _unknown_user(name, users)
-    found = [each for each in _select(mechanism) if each in users[name]]
+    found = {each: users[name][each] for each in _select(mechanism) if each in users[name]}
     if not found:
         raise CommandError(f"user {name} has no credential of {mechanism}")
     return found

@@ -1,5 +1,6 @@
 """`odradek acl`: the ACLs that its options stand for, and errors, which are found before the store is opened."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -77,6 +78,17 @@ def test_producer_and_consumer(acls):
         ),
         ResourcePattern(ResourceType.CLUSTER, "kafka-cluster"): rules("User:a", Operation.IDEMPOTENT_WRITE),
     }
+
+
+def test_a_dry_run_shows_what_exists(acls, capsys):
+    run("add", "--allow-principal=User:a", "--operation=Read", "--topic=t")
+    before = acls()
+    capsys.readouterr()
+    operations = ["--operation=Read", "--operation=Write"]
+    assert run("add", "--allow-principal=User:a", *operations, "--topic=t", "--dry-run", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["operation"]: row["exists"] for row in rows} == {"Read": True, "Write": False}
+    assert acls() == before
 
 
 def test_without_an_operation_all_are_allowed(acls):

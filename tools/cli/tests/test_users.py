@@ -67,6 +67,40 @@ def test_a_user_is_added_before_the_first_start_and_while_the_broker_is_stopped(
         assert list(parse(run(data, "list").stdout)) == ["alice", "bob"]
 
 
+def test_dry_runs(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    assert run(data, "add", "alice", "--mechanism", "SCRAM-SHA-256", stdin="secret\n").returncode == 0
+    for command, after in (
+        (["create", "alice", "--iterations", "5000"], {"SCRAM-SHA-256": (4096, 5000), "SCRAM-SHA-512": (None, 5000)}),
+        (["alter", "alice", "--iterations", "5000"], {"SCRAM-SHA-256": (4096, 5000)}),
+        (["delete", "alice"], {"SCRAM-SHA-256": (4096, None)}),
+    ):
+        planned = json.loads(run(data, *command, "--dry-run", "--json", stdin="other\n").stdout)
+        changes = {row["mechanism"]: (row["iterations"], row["new_iterations"]) for row in planned["changes"]}
+        assert changes == after
+    for command in ("alter", "delete"):
+        refused = run(data, command, "bob", "--dry-run", stdin="other\n")
+        assert (refused.returncode, refused.stderr) == (1, "odradek: user bob does not exist\n")
+    assert parse(run(data, "list").stdout) == {"alice": "SCRAM-SHA-256=4096"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["user", "create", "alice", "--dry-run"],
+        ["acl", "create", "--allow-principal", "User:a", "--topic", "t", "--dry-run"],
+        ["token", "create", "--dry-run"],
+    ],
+)
+def test_a_dry_run_without_a_broker(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", StringIO("secret\n"))
+    assert main([*command, "--bootstrap-server", "127.0.0.1:1"]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("odradek: 127.0.0.1:1 does not answer: ")
+
+
 def test_the_password_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("secret\nanother line\n")
