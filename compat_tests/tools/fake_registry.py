@@ -49,6 +49,11 @@ class FakeRegistry:
             if versions is None:
                 return self._refuse(404, "Subject not found.")
             return self._show(versions[-1 if match[2] == "latest" else int(match[2]) - 1], query)
+        if method == "POST" and (match := re.fullmatch(r"/subjects/([^/]+)", path)):
+            schema = json.loads(body)
+            if schema not in self.schemas or self.schemas.index(schema) + 1 not in self.subjects.get(match[1], ()):
+                return self._refuse(404, "Schema not found")
+            return self._show(self.schemas.index(schema) + 1, query)
         return self._refuse(404, "HTTP 404 Not Found")
 
     def _show(self, schema_id: int, query: str) -> tuple[int, bytes]:

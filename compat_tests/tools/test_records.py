@@ -204,6 +204,31 @@ def test_records_that_fail(odradek, admin, unique, stdin):
     assert sorted(done.err.splitlines())[1].startswith("odradek: line 3: there is no field valu; did you mean value")
 
 
+def test_a_dry_run_writes_nothing(odradek, tool, admin, unique, stdin):
+    admin.create_topic(unique, 2)
+    produce = ["record", "produce", unique, "--dry-run"]
+    stdin(b"1\n2\n3")
+    assert odradek(*produce).out == f"3 records would be produced to {unique}\n"
+    text = b'{"value": 1, "partition": 1}\n{"value": 2, "partition": 2}\n{"valu": 3}\n{"key": "a"}\n'
+    stdin(text)
+    planned = odradek(*produce, "-i", "json", "--json", code=1)
+    assert planned.json == {"topic": unique, "produced": 2, "failed": 2, "dry_run": True}
+    stdin(text)
+    assert odradek(*produce, "-i", "json", "--transaction", "--json", code=1).json["produced"] == 0
+    stdin(b"x\n")
+    outside = odradek(*produce, "-p", "2", code=1)
+    assert outside.out == f"0 records would be produced to {unique}, 1 would fail\n"
+    ends = tool(tools.GET_OFFSETS, "--topic", unique).lines
+    assert ends == [f"{unique}:0:0", f"{unique}:1:0"]
+    # The records that fail are those that a producer refuses, with the same errors.
+    stdin(text)
+    done = odradek("record", "produce", unique, "-i", "json", "--json", code=1)
+    assert {key: done.json[key] for key in ("produced", "failed")} == {"produced": 2, "failed": 2}
+    assert sorted(map(str, done.errors)) == sorted(map(str, planned.errors))
+    missing = odradek("record", "produce", f"{unique}-missing", "--dry-run", code=1).err
+    assert missing.endswith(f"; `odradek topic create {unique}-missing` creates it\n")
+
+
 def test_a_group_continues_where_it_stopped(odradek, tool, filled):
     group = ["record", "consume", filled, "--group", f"{filled}-g", "-f", "%p %o\\n"]
     first = odradek(*group, "-n", "4").out

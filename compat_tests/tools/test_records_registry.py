@@ -66,6 +66,30 @@ def test_avro_with_a_reference(odradek, broker, topic, registry, stdin):
     assert (document["value"], error) == ({"id": 7, "unit": "M"}, "")
 
 
+def test_a_dry_run_registers_nothing(odradek, broker, topic, registry, stdin, tmp_path):
+    file = tmp_path / "order.avsc"
+    file.write_text('{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}')
+    produce = ["record", "produce", topic, "--value-format", "registry", "--registry", registry.url]
+    with_file = [*produce, "--value-schema", str(file)]
+    stdin('{"id": 7}\n{"id": "x"}\n')
+    planned = odradek(*with_file, "--dry-run", code=1)
+    assert planned.out == f"1 record would be produced to {topic}, 1 would fail\n"
+    assert planned.err.startswith("odradek: line 2: value: the value does not fit the Avro schema")
+    assert registry.subjects == {} and registry.requests == [f"POST /subjects/{topic}-value"]
+    stdin('{"id": 7}\n')
+    odradek(*with_file)
+    registry.requests.clear()
+    for arguments in (with_file, produce):
+        stdin('{"id": 7}\n')
+        assert odradek(*arguments, "--dry-run").out == f"1 record would be produced to {topic}\n"
+    assert registry.requests == [f"POST /subjects/{topic}-value", f"GET /subjects/{topic}-value/versions/latest"]
+    file = file.with_suffix(".proto")
+    file.write_text(PROTO)
+    refused = odradek(*produce, "--value-schema", str(file), "--dry-run", code=2).err
+    assert f"the schema is not registered in {topic}-value" in refused
+    assert odradek("record", "consume", topic, "--value-format", "hex").out == f"00{1:08x}0e\n"
+
+
 def test_protobuf_and_its_nested_types(odradek, broker, topic, registry, stdin):
     schema_id = add_protobuf(registry, f"{topic}-value")
     stdin('{"id": "5", "time": "2026-01-31T12:00:00Z"}\n')

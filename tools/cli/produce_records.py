@@ -1,6 +1,7 @@
 """The command `odradek record produce`."""
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal
@@ -28,6 +29,7 @@ from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError, Ses
 from odradek.tools.kafka.cluster import RequestError
 
 if TYPE_CHECKING:
+    from odradek.tools.records.checking import RecordChecker
     from odradek.tools.records.producing import RecordProducer
 
 _REPORTED_ERRORS: Final = 10
@@ -77,9 +79,10 @@ def produce(
 ) -> int:
     """Send records from standard input or files to a topic.
 
-    A record that fails is reported with its line; the others are sent.
+    A record that fails is reported with its line; the others are sent. --dry-run reads and checks the records.
     """
     from odradek.tools.records.batches import collecting_rarely
+    from odradek.tools.records.checking import RecordChecker
     from odradek.tools.records.decoding import PartFormat
     from odradek.tools.records.encoding import make_encoder
     from odradek.tools.records.input import Encoders, Template
@@ -95,10 +98,13 @@ def produce(
     pairs = split_pairs(headers or [], "--header")
     with translated_errors(), ExitStack() as stack, collecting_rarely():
         find_registry = make_registry_source(session, registry)
-        _check_topic(session, topic)
+        partition_count = _count_partitions(session, topic)
+        registers = not session.is_dry_run
+        key_part = PartFormat(key_format, key_schema, key_message)
+        value_part = PartFormat(value_format, value_schema, value_message)
         encoders = Encoders(
-            make_encoder(PartFormat(key_format, key_schema, key_message), find_registry, f"{topic}-key"),
-            make_encoder(PartFormat(value_format, value_schema, value_message), find_registry, f"{topic}-value"),
+            make_encoder(key_part, find_registry, f"{topic}-key", registers=registers),
+            make_encoder(value_part, find_registry, f"{topic}-value", registers=registers),
         )
         template = Template(
             None if key is None else encoders.key.encode_text(key.encode("utf-8", "surrogateescape")),
@@ -109,21 +115,26 @@ def produce(
         streams = _open_files(stack, files or [])
         total_bytes = sum(path.stat().st_size for path in files or [])
         progress = stack.enter_context(show_progress(f"producing to {topic}", total_bytes, is_wanted=bool(files)))
-        producer = _make_producer(session, topic, compression, acks, transaction, transactional_id)
+        producer: RecordProducer | RecordChecker
+        if session.is_dry_run:
+            producer = RecordChecker(partition_count, _make_error_reporter(session), is_transaction=transaction)
+        else:
+            producer = _make_producer(session, topic, compression, acks, transaction, transactional_id)
         separator = None if key_separator is None else key_separator.encode("utf-8", "surrogateescape")
         _send(producer, input_, streams, encoders, template, separator, encode_null(null), progress)
     return _report(session, topic, producer)
 
 
-def _check_topic(session: Session, topic: str) -> None:
-    """Raise RequestError if the topic of a producer does not exist, with the command that creates it."""
+def _count_partitions(session: Session, topic: str) -> int:
+    """Return the number of partitions. Raises RequestError without the topic, with the command that creates it."""
     try:
-        session.cluster.fetch_topics([topic])
+        [found] = session.cluster.fetch_topics([topic])
     except RequestError as error:
         if error.code != "UNKNOWN_TOPIC_OR_PARTITION":
             raise
         message = f"{error}; `odradek topic create {topic}` creates it"
         raise RequestError(error.code, message, error.similar) from None
+    return len(found.partitions)
 
 
 def _open_files(stack: ExitStack, files: list[Path]) -> list[tuple[str, BinaryIO]]:
@@ -160,6 +171,11 @@ def _make_producer(
         # librdkafka waits for a coordinator without a word.
         session.cluster.find_coordinators([used_id], TRANSACTION_KEY)
         settings["transactional.id"] = used_id
+    return RecordProducer(settings, topic, _make_error_reporter(session))
+
+
+def _make_error_reporter(session: Session) -> Callable[[str], None]:
+    """Return the function that reports the errors of records, and only counts them if there are many."""
     reported = 0
 
     def report(message: str) -> None:
@@ -170,11 +186,11 @@ def _make_producer(
         elif reported == _REPORTED_ERRORS + 1:
             session.write_error("more records fail, which are only counted")
 
-    return RecordProducer(settings, topic, report)
+    return report
 
 
 def _send(
-    producer: "RecordProducer",
+    producer: "RecordProducer | RecordChecker",
     kind: str,
     streams: list[tuple[str, BinaryIO]],
     encoders: Any,
@@ -205,11 +221,14 @@ def _send(
         raise
 
 
-def _report(session: Session, topic: str, producer: "RecordProducer") -> int:
+def _report(session: Session, topic: str, producer: "RecordProducer | RecordChecker") -> int:
     if session.output.is_json:
-        session.output.write_json({"topic": topic, "produced": producer.produced, "failed": producer.failed})
+        dry_run = {"dry_run": True} if session.is_dry_run else {}
+        counts = {"produced": producer.produced, "failed": producer.failed}
+        session.output.write_json({"topic": topic, **counts, **dry_run})
     else:
-        failed = f", {producer.failed} failed" if producer.failed else ""
+        verbs = ("would be produced", "would fail") if session.is_dry_run else ("produced", "failed")
+        failed = f", {producer.failed} {verbs[1]}" if producer.failed else ""
         count = f"{producer.produced} record{'' if producer.produced == 1 else 's'}"
-        session.output.write_line(f"{count} produced to {topic}{failed}")
+        session.output.write_line(f"{count} {verbs[0]} to {topic}{failed}")
     return EXIT_FAILED if producer.failed else 0

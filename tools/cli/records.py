@@ -6,4 +6,4 @@ from odradek.tools.cli.produce_records import produce
 
 commands = Commands("record", "Records: consume and produce.")
 commands.command("consume")(consume)
-commands.command("produce")(produce)
+commands.command("produce", is_change=True)(produce)

@@ -18,4 +18,5 @@
 - `reading`: batches of records from partitions or as a member of a group
 - `input`: records from lines, JSON or files
 - `producing`: records to a topic, with the errors of single ones
+- `checking`: records that are checked and counted instead
 """

@@ -36,13 +36,18 @@ class PartEncoder:
             raise UnencodableError(str(error)) from None
 
 
-def make_encoder(part: PartFormat, get_registry: Callable[[], "Registry"], subject: str) -> PartEncoder:
-    """Return the encoder of a format. Raises InvalidOptionError, and RegistryError if the registry is needed."""
+def make_encoder(
+    part: PartFormat, get_registry: Callable[[], "Registry"], subject: str, *, registers: bool = True
+) -> PartEncoder:
+    """Return the encoder of a format. Raises InvalidOptionError, and RegistryError if the registry is needed.
+
+    registers: a schema that the registry does not have is registered
+    """
     check_format(part.name)
-    return PartEncoder(part.name, _find_encode(part, get_registry, subject))
+    return PartEncoder(part.name, _find_encode(part, get_registry, subject, registers=registers))
 
 
-def _find_encode(part: PartFormat, get_registry: Callable[[], "Registry"], subject: str) -> Encode:
+def _find_encode(part: PartFormat, get_registry: Callable[[], "Registry"], subject: str, *, registers: bool) -> Encode:
     if part.name == TEXT:
         return _encode_text
     if part.name == "json":
@@ -58,7 +63,7 @@ def _find_encode(part: PartFormat, get_registry: Callable[[], "Registry"], subje
     if part.name == "registry":
         from odradek.tools.records.registered import make_registered_encoder
 
-        return make_registered_encoder(get_registry(), subject, part.schema_file, part.message)
+        return make_registered_encoder(get_registry(), subject, part.schema_file, part.message, registers=registers)
     return make_number_encoder(part.name)
 
 

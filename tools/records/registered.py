@@ -17,6 +17,7 @@ from odradek.tools.records.registry import (
 
 _KINDS: Final = {".avsc": "AVRO", ".proto": "PROTOBUF", ".json": "JSON"}
 _MAX_NESTING: Final = 32
+_NEW_ID: Final = 0
 
 
 class _Codec(Protocol):
@@ -90,10 +91,11 @@ class RegisteredDecoder:
 
 
 def make_registered_encoder(
-    registry: Registry, subject: str, schema_file: Path | None, message: str | None
+    registry: Registry, subject: str, schema_file: Path | None, message: str | None, *, registers: bool = True
 ) -> Callable[[Any], bytes]:
     """Return an encoder with the newest schema of a subject, or with a file's, which is registered.
 
+    registers: false if a file's schema is not registered; if it is new, its id in the encoded records is then 0
     Raises InvalidOptionError and RegistryError.
     """
     if schema_file is None:
@@ -108,12 +110,20 @@ def make_registered_encoder(
             text = schema_file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidOptionError(f"{schema_file}: {getattr(error, 'strerror', None) or error}") from None
-        schema = registry.register(subject, kind, text)
+        schema = registry.register(subject, kind, text) if registers else _find(registry, subject, kind, text)
     try:
         codec = _make_codec(schema, message)
     except ValueError as error:
         raise InvalidOptionError(f"schema {schema.id} of {subject}: {error}") from None
     return lambda value: add_schema_id(schema.id, codec.encode(value))
+
+
+def _find(registry: Registry, subject: str, kind: str, text: str) -> RegisteredSchema:
+    """Return a schema that may not be registered. Raises InvalidOptionError if only the registry can compile it."""
+    schema = registry.find(subject, kind, text)
+    if schema is None and kind == "PROTOBUF":
+        raise InvalidOptionError(f"the schema is not registered in {subject}, without which Protobuf cannot be checked")
+    return schema or RegisteredSchema(_NEW_ID, kind, text)
 
 
 def _make_codec(schema: RegisteredSchema, message: str | None) -> _Codec:

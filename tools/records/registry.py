@@ -92,10 +92,20 @@ class Registry:
             raise
         return self._complete(int(found["id"]), found)
 
+    def find(self, subject: str, kind: str, text: str) -> RegisteredSchema | None:
+        """Return a schema in a subject; None if it is not registered there."""
+        try:
+            found = self._request("POST", f"/subjects/{_quote(subject)}", _make_body(kind, text))
+        except RegistryError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        return self._complete(int(found["id"]), found)
+
     def register(self, subject: str, kind: str, text: str) -> RegisteredSchema:
         """Return a schema in a subject; register it if it is missing."""
-        body = {"schema": text, **({} if kind == "AVRO" else {"schemaType": kind})}
-        schema_id = int(self._request("POST", f"/subjects/{_quote(subject)}/versions", body)["id"])
+        path = f"/subjects/{_quote(subject)}/versions"
+        schema_id = int(self._request("POST", path, _make_body(kind, text))["id"])
         found = self.fetch(schema_id)
         if found is None:
             raise RegistryError(f"schema registry {self._urls[0]} has no schema {schema_id}, which it has registered")
@@ -156,6 +166,10 @@ def _make_tls_context(file: str | None) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=file)
     except OSError as error:
         raise InvalidOptionError(f"{_CA_FILE} {file}: {error.strerror or 'this is no PEM file'}") from None
+
+
+def _make_body(kind: str, text: str) -> dict[str, str]:
+    return {"schema": text, **({} if kind == "AVRO" else {"schemaType": kind})}
 
 
 def _quote(subject: str) -> str:

@@ -78,8 +78,8 @@ def test_dry_runs(tmp_path: Path) -> None:
         planned = json.loads(run(data, *command, "--dry-run", "--json", stdin="other\n").stdout)
         changes = {row["mechanism"]: (row["iterations"], row["new_iterations"]) for row in planned["changes"]}
         assert changes == after
-    for command in ("alter", "delete"):
-        refused = run(data, command, "bob", "--dry-run", stdin="other\n")
+    for verb in ("alter", "delete"):
+        refused = run(data, verb, "bob", "--dry-run", stdin="other\n")
         assert (refused.returncode, refused.stderr) == (1, "odradek: user bob does not exist\n")
     assert parse(run(data, "list").stdout) == {"alice": "SCRAM-SHA-256=4096"}
 
