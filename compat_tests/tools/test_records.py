@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import pty
 import re
 import shlex
 import shutil
@@ -220,11 +222,19 @@ def test_a_dry_run_writes_nothing(odradek, tool, admin, unique, stdin):
     assert outside.out == f"0 records would be produced to {unique}, 1 would fail\n"
     ends = tool(tools.GET_OFFSETS, "--topic", unique).lines
     assert ends == [f"{unique}:0:0", f"{unique}:1:0"]
-    # The records that fail are those that a producer refuses, with the same errors.
+    # The records that fail are those that a producer refuses, with the same causes.
     stdin(text)
     done = odradek("record", "produce", unique, "-i", "json", "--json", code=1)
     assert {key: done.json[key] for key in ("produced", "failed")} == {"produced": 2, "failed": 2}
-    assert sorted(map(str, done.errors)) == sorted(map(str, planned.errors))
+
+    def causes(errors):
+        return sorted(error["message"].split(": ")[:2] for error in errors)
+
+    expected = [
+        ["line 2", "UNKNOWN_PARTITION"],
+        ["line 3", "there is no field valu; did you mean value or value_base64?"],
+    ]
+    assert causes(done.errors) == causes(planned.errors) == expected
     missing = odradek("record", "produce", f"{unique}-missing", "--dry-run", code=1).err
     assert missing.endswith(f"; `odradek topic create {unique}-missing` creates it\n")
 
@@ -271,6 +281,27 @@ def test_following(broker, filled):
             producer.produce(filled, [Message(b"later", None, (), 0)])
         assert process.stdout.readline() == b"later\n"
         assert process.wait(limits.CONDITION_S) == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--group", "of-progress"], ["-n", "4"]])
+def test_progress_while_records_go_to_a_file(broker, filled, tmp_path, options):
+    """The bar is on standard error if that is a terminal, and standard output has the records only."""
+    consume = [sys.executable, "-m", "odradek", "record", "consume", filled, "-f", "%p %o\\n", *options]
+    command = [*consume, "--bootstrap-server", broker.bootstrap_servers]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
+    master, slave = pty.openpty()
+    file = tmp_path / "records"
+    with file.open("wb") as output:
+        done = subprocess.run(command, stdout=output, stderr=slave, env=environment, timeout=60, check=False)
+    shown = os.read(master, 1 << 16).decode()
+    os.close(slave)
+    os.close(master)
+    count = 4 if "-n" in options else 9
+    total = "?" if "--group" in options else str(count)
+    assert done.returncode == 0
+    assert f"consuming {filled}" in shown and f"{count}/{total}" in shown
+    assert len(file.read_text().splitlines()) == count and "consuming" not in file.read_text()
+    assert b"consuming" not in subprocess.run(command, capture_output=True, timeout=60, check=True).stderr
 
 
 def test_invalid_options(odradek, topic):

@@ -2,13 +2,14 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from odradek.tools.cli.completions import complete_groups, complete_topics
-from odradek.tools.cli.output import make_printable
+from odradek.tools.cli.output import count, make_printable
+from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.record_options import (
     KeyFormat,
     KeyMessage,
@@ -125,16 +126,25 @@ def consume(
         writer = _make_writer(session, decoding, conditions, format_, key_separator, null, is_full=full)
         names = find_topics(session.cluster, topics, are_patterns=regex)
         isolation = {"isolation.level": isolation_level}
+        total = None
         if group is None:
             ranges = _find_ranges(session, names, wanted, start, until, isolation_level, follow=follow)
             reader = _make_partition_reader(session, isolation, ranges, follow=follow)
+            if not follow:
+                total = sum(one.end - one.start for one in ranges.values())
         else:
             subscription = [f"^({name})$" for name in topics] if regex else names
             reader = _make_group_reader(session, isolation, group, subscription, start, follow=follow, commits=commit)
-        _copy(reader, writer, _UNLIMITED if max_records is None else max_records)
+        if max_records is not None and not conditions:
+            total = max_records if total is None else min(total, max_records)
+        # On a terminal the records themselves show the progress.
+        is_wanted = not sys.stdout.isatty()
+        what = names[0] if len(names) == 1 else count(len(names), "topic")
+        with show_progress(f"consuming {what}", total, is_wanted=is_wanted, are_bytes=False) as advance:
+            _copy(reader, writer, _UNLIMITED if max_records is None else max_records, advance)
     if decoding.failures:
-        count = f"{decoding.failures} record{'' if decoding.failures == 1 else 's'}"
-        session.write_error(f"{count} could not be decoded, written as stored; {decoding.first_failure}")
+        failed = count(decoding.failures, "record")
+        session.write_error(f"{failed} could not be decoded, written as stored; {decoding.first_failure}")
     return EXIT_FAILED if strict and decoding.failures else 0
 
 
@@ -266,8 +276,8 @@ def _make_group_reader(
     return GroupReader(settings, topics, is_endless=follow, commits=commits)
 
 
-def _copy(reader: "Reader", writer: "RecordWriter", most: int) -> None:
-    """Write records until the end, `most` records or Ctrl-C."""
+def _copy(reader: "Reader", writer: "RecordWriter", most: int, advance: Callable[[int], None]) -> None:
+    """Write records until the end, `most` records or Ctrl-C; `advance` is called with the number that was read."""
     from odradek.tools.records.batches import collecting_rarely
 
     stream = sys.stdout.buffer
@@ -281,6 +291,7 @@ def _copy(reader: "Reader", writer: "RecordWriter", most: int) -> None:
                 most -= written
                 reader.processed(messages[:count])
                 reader.adapt(count, size_bytes)
+                advance(count)
     except KeyboardInterrupt:
         pass
     finally:

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def show_progress(
-    description: str, total: int, *, is_wanted: bool = True, are_bytes: bool = True
+    description: str, total: int | None, *, is_wanted: bool = True, are_bytes: bool = True
 ) -> Iterator[Callable[[int], None]]:
     """Show how much of `total` is done. Yields the function that is called with the amount since the last call.
 
+    total: None if it is unknown; the time that has passed is then shown in place of the time that remains
     are_bytes: the amounts are bytes, and not a number of items
     """
     if not (is_wanted and sys.stderr.isatty()):
@@ -24,12 +25,14 @@ def show_progress(
         MofNCompleteColumn,
         Progress,
         TextColumn,
+        TimeElapsedColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
     amounts = (DownloadColumn(), TransferSpeedColumn()) if are_bytes else (MofNCompleteColumn(),)
-    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, TimeRemainingColumn())
+    time = TimeElapsedColumn() if total is None else TimeRemainingColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), *amounts, time)
     # Lines of standard output on the same terminal appear above the bar; a file must not get the bar's codes.
     is_redirected = sys.stdout.isatty()
     console = Console(stderr=True)

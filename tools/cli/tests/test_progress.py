@@ -21,6 +21,15 @@ def test_a_number_of_items(capsys, monkeypatch):
     assert "deleting topics" in err and "100/250" in err
 
 
+def test_an_unknown_number_of_items(capsys, monkeypatch):
+    use_terminal(monkeypatch)
+    with show_progress("consuming", None, are_bytes=False) as advance:
+        advance(1000)
+        advance(234)
+    err = capsys.readouterr().err
+    assert "consuming" in err and "1234/?" in err and "0:00:0" in err
+
+
 def test_many_topics_are_deleted_by_several_requests(client, capsys, monkeypatch):  # noqa: F811
     use_terminal(monkeypatch)
     topics = [MetadataResponseTopic(error_code=0, name=f"t{n}", partitions=[]) for n in range(250)]
