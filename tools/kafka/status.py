@@ -54,7 +54,7 @@ class PartitionRow(NamedTuple):
     @property
     def is_under_min_isr(self) -> bool:
         """True if writes with acks=all are refused."""
-        return self.min_isr is not None and len(self.isr) < self.min_isr
+        return self.is_offline or (self.min_isr is not None and len(self.isr) < self.min_isr)
 
     @property
     def is_at_min_isr(self) -> bool:

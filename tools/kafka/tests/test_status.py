@@ -25,7 +25,7 @@ def status(*partitions):
         (PartitionRow("t", 0, 1, [1, 2], [1, 2], 1), [], False),
         (PartitionRow("t", 0, 1, [1, 2], [1], 1), ["under-replicated"], True),
         (PartitionRow("t", 0, 1, [1, 2], [1], 2), ["under min ISR", "under-replicated"], False),
-        (PartitionRow("t", 0, None, [1], [1], 1), ["offline"], True),
+        (PartitionRow("t", 0, None, [1], [1], 1), ["offline", "under min ISR"], True),
         (PartitionRow("t", 0, None, [1, 2], [], 1), ["offline", "under min ISR", "under-replicated"], False),
         (PartitionRow("t", 0, 1, [1, 2], [1], None), ["under-replicated"], False),
     ],
@@ -44,7 +44,7 @@ def test_a_table():
         "brokers           2 (not live: 3, 4)\n"
         "partitions        2 in 1 topic\n"
         "offline           1\n"
-        "under min ISR     0\n"
+        "under min ISR     1\n"
         "at min ISR        1\n"
         "under-replicated  1\n"
         "\n"
@@ -53,7 +53,7 @@ def test_a_table():
         "2       [::1]:9093  -\n"
         "\n"
         "PARTITION  LEADER  REPLICAS  ISR  MIN ISR  STATE\n"
-        "topic-0    none    3,4       -    ?        offline, under-replicated\n"
+        "topic-0    none    3,4       -    ?        offline, under min ISR, under-replicated\n"
     )
 
 
