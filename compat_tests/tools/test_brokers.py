@@ -99,17 +99,21 @@ def test_a_broker(odradek, topic):
 
 
 def test_disks(odradek, tool, topic):
-    [disk] = odradek("broker", "disks", "--json").json
-    [line] = [one for one in tool(tools.LOG_DIRS, "--describe").lines if one.startswith("{")]
-    [by_tool] = json.loads(line)["brokers"]
-    [log_dir] = by_tool["logDirs"]
-    assert (disk["broker"], disk["log_dir"]) == (by_tool["broker"], log_dir["logDir"])
-    assert disk["replicas"] == len(log_dir["partitions"])
-    assert 0 < disk["usable_bytes"] < disk["total_bytes"]
-    replicas = odradek("broker", "disks", "--replicas", "--json").json
-    assert sorted(f"{one['topic']}-{one['partition']}" for one in replicas) == sorted(
-        one["partition"] for one in log_dir["partitions"]
-    )
+    def check():
+        [disk] = odradek("broker", "disks", "--json").json
+        [line] = [one for one in tool(tools.LOG_DIRS, "--describe").lines if one.startswith("{")]
+        [by_tool] = json.loads(line)["brokers"]
+        [log_dir] = by_tool["logDirs"]
+        assert (disk["broker"], disk["log_dir"]) == (by_tool["broker"], log_dir["logDir"])
+        assert disk["replicas"] == len(log_dir["partitions"])
+        assert 0 < disk["usable_bytes"] < disk["total_bytes"]
+        replicas = odradek("broker", "disks", "--replicas", "--json").json
+        assert {
+            f"{one['topic']}-{one['partition']}": (one["size_bytes"], one["lag"], one["future"]) for one in replicas
+        } == {one["partition"]: (one["size"], one["offsetLag"], one["isFuture"]) for one in log_dir["partitions"]}
+        assert disk["size_bytes"] == sum(one["size"] for one in log_dir["partitions"])
+
+    eventually(check)
 
 
 def test_apis(odradek, tool):

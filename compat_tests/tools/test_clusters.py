@@ -164,8 +164,7 @@ def test_preferred_leaders_are_elected(odradek, tool, filled, plan):
     shown = tool(tools.LEADER_ELECTION, *elect).stdout
     assert done == f"partition {own}-0 elected\n"
     assert f"Successfully completed leader election (PREFERRED) for partitions {other}-0" in shown
-    for name in filled:
-        wait_until(lambda name=name: describe_by_tool(tool, name)[0] == "2")
+    wait_until(lambda: all(describe_by_tool(tool, name)[0] == "2" for name in filled))
     shown = tool(tools.LEADER_ELECTION, *elect[:-3], own, "--partition", "0").stdout
     assert f"Valid replica already elected for partitions {own}-0" in shown
     again = odradek("partition", "elect", f"{other}:0").out

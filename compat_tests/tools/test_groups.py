@@ -144,6 +144,25 @@ def test_the_json_of_a_reset(odradek, group):
     assert (change["topic"], change["partition"], change["before"], change["after"]) == (group, 0, 4, 2)
 
 
+def test_a_reset_beside_that_of_the_tool(odradek, tool, group):
+    """The command and the tool reset in turns, and each shows the offsets of the other."""
+    reset = ["group", "reset", group, "--topic", group]
+    by_tool = ["--reset-offsets", "--group", group, "--topic", group, "--execute"]
+    for own, options, expected in (
+        (True, ["--to-earliest"], ["0", "0"]),
+        (False, ["--to-offset", "2"], ["2", "2"]),
+        (True, ["--to-datetime", "2023-11-14T22:13:25"], ["5", "3"]),
+        (False, ["--to-latest"], ["10", "3"]),
+        (True, ["--shift-by", "-2"], ["8", "1"]),
+    ):
+        if own:
+            odradek(*reset, *options, "--yes")
+        else:
+            tool(tools.CONSUMER_GROUPS, *by_tool, *options)
+        shown = describe_by_tool(tool, group)
+        assert offsets(odradek, group) == shown and [row[1] for row in shown] == expected
+
+
 def test_a_reset(odradek, admin, group, tmp_path):
     table = odradek("group", "reset", group, "--all-topics", "--shift-by", "-3", "--yes").out
     assert re.search(rf"^{group} +0 +4 +1 +0 +10$", table, re.MULTILINE)
@@ -178,9 +197,10 @@ def test_invalid_resets(odradek, group):
     assert "no committed offset in" in odradek(*reset, "--topic", group, "--shift-by", "1", code=1).err
 
 
-def test_lag(odradek, group):
+def test_lag(odradek, tool, group):
     row = {"group": group, "state": "Empty", "members": 0, "topic": group, "partitions": 1, "lag": 6}
     assert odradek("group", "lag", group, "--json").json == [row]
+    assert sum(int(each[3]) for each in describe_by_tool(tool, group)) == row["lag"]
     assert row in odradek("group", "lag", "--json").json
     watched = odradek("group", "lag", group, "--watch", "--interval", "0", "--count", "2", "--json").out.splitlines()
     assert [json.loads(line) for line in watched] == [[row], [row]]
