@@ -195,3 +195,20 @@ def test_the_quorum(odradek, tool):
     [voter] = json.loads(status["CurrentVoters"])
     assert voter["endpoints"] == leader["endpoints"] or voter["endpoints"] == []
     assert voter.get("directoryId") == leader["directory_id"]
+
+
+def test_the_replicas_of_the_quorum(odradek, tool):
+    def check():
+        rows = odradek("cluster", "quorum", "--json").json["replicas"]
+        lines = tool(tools.METADATA_QUORUM, "describe", "--replication").lines
+        heading, *by_tool = [line.split() for line in lines]
+        assert len(rows) == len(by_tool) == 1
+        for row, values in zip(rows, by_tool, strict=True):
+            found = dict(zip(heading, values, strict=False))
+            assert (str(row["replica"]), row["role"]) == (found["NodeId"], values[-1].lower())
+            assert (str(row["log_end_offset"]), str(row["lag"])) == (found["LogEndOffset"], found["Lag"])
+            times = (found["LastFetchTimestamp"], found["LastCaughtUpTimestamp"])
+            own = (row["last_fetch_ms"], row["last_caught_up_ms"])
+            assert all(abs(int(one) - (other or -1)) < 60_000 for one, other in zip(times, own, strict=True))
+
+    eventually(check)
