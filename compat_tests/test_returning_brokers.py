@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as Topic  # type: ignore[attr-defined]
 
 from compat_tests.clients.common import wait_until
 from odradek.testing_cluster import OdradekCluster
@@ -21,11 +22,12 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
 def produce(servers: str) -> None:
     """Write records that all replicas acknowledge."""
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([NewTopic("t", PARTITIONS, 3)])["t"].result(TIMEOUT_S)
-    errors = []
+    admin.create_topics([Topic("t", PARTITIONS, 3)])["t"].result(TIMEOUT_S)
+    errors: list[object] = []
     producer = Producer({"bootstrap.servers": servers, "acks": "all", "enable.idempotence": True})
     for number in range(RECORDS):
-        producer.produce("t", str(number), partition=number % PARTITIONS, on_delivery=lambda error, _: errors.append(error))
+        partition = number % PARTITIONS
+        producer.produce("t", str(number), partition=partition, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(TIMEOUT_S) == 0
     assert errors == [None] * RECORDS
 
@@ -36,7 +38,8 @@ def read(servers: str) -> list[int]:
     values: list[int] = []
 
     def has_all() -> bool:
-        values.extend(int(message.value()) for message in consumer.consume(RECORDS, 0.5) if message.error() is None)
+        messages = [message for message in consumer.consume(RECORDS, 0.5) if message.error() is None]
+        values.extend(int(message.value() or b"") for message in messages)
         return len(values) >= RECORDS
 
     wait_until(has_all, TIMEOUT_S, lambda: f"{len(values)} records")
