@@ -1,11 +1,19 @@
-"""Medians and maxima of measured times, and tables of them."""
+"""Medians and maxima of measured times, and the iterations of a broker's event loop."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
+
+from odradek.testing import OdradekBroker
+
+SLOW_ITERATIONS = {"reactor.slow.iteration.ms": "4"}
+"""The broker logs longer iterations."""
+
+_SLOW = re.compile(r"reactor iteration was slow.* cpu_ms=(\d+) ")
 
 
 class Times(NamedTuple):
@@ -28,3 +36,19 @@ def measure_ms(work: Callable[[], object]) -> float:
     began_s = time.perf_counter()
     work()
     return (time.perf_counter() - began_s) * 1000
+
+
+class IterationTimes:
+    """The iterations of a broker's event loop that it has logged as slow (`SLOW_ITERATIONS`)."""
+
+    def __init__(self, broker: OdradekBroker) -> None:
+        self._broker = broker
+        self._seen = 0
+
+    def take(self) -> str:
+        """Return the most CPU time of an iteration since the last call, in ms."""
+        found = [int(text) for text in _SLOW.findall(self._broker.log_text())]
+        new, self._seen = found[self._seen :], len(found)
+        least = int(SLOW_ITERATIONS["reactor.slow.iteration.ms"])
+        longest = max(new, default=0)
+        return f"< {least}" if longest < least else str(longest)

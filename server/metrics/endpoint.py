@@ -1,7 +1,7 @@
 """The HTTP server of `metrics.listener`: /metrics, /healthz and /readyz.
 
-A scrape is written in slices, between which the broker serves requests: with 10,000 partitions it takes some 200 ms,
-and none of its steps more than a few tenths of a millisecond.
+A scrape is written in short slices of its own, between which the broker serves requests: with 10,000 partitions it
+takes some 100 ms, and none of its steps more than a few tenths of a millisecond.
 """
 
 import logging
@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 MAX_SCRAPES: Final = 4
 """Scrapes at the same time; others get the status 503."""
+
+SLICE_S: Final = 0.001
+"""Length of the slices of all scrapes together. A request may wait for two of them and for the bytes that they send."""
 
 SCRAPE_TIMEOUT_S: Final = 60
 """Time after which a scrape ends, also one whose client does not read it."""
@@ -166,6 +169,7 @@ class _Metrics(Resource):
     def __init__(self, view: BrokerView) -> None:
         super().__init__()
         self._view = view
+        self._slices = view.slices.make_separate(SLICE_S)
         self._scrapes = 0
 
     def render_GET(self, request: Request) -> bytes | int:
@@ -179,7 +183,7 @@ class _Metrics(Resource):
         timeout = self._view.environment.reactor.callLater(SCRAPE_TIMEOUT_S, response.abort)
         names = frozenset(name.decode("utf-8", "replace") for name in request.args.get(b"name[]", ()))
         families = self._view.collect(names)
-        scrape = self._view.slices.run_later(response.write_all(_select(families, names) if names else families))
+        scrape = self._slices.run_later(response.write_all(_select(families, names) if names else families))
         scrape.addBoth(self._end, response, timeout)
         return NOT_DONE_YET
 

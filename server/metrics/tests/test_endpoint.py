@@ -14,6 +14,7 @@ from odradek.server.metrics.endpoint import (
     MAX_REQUEST_BYTES,
     MAX_SCRAPES,
     SCRAPE_TIMEOUT_S,
+    SLICE_S,
     make_factory,
 )
 from odradek.server.metrics.exposition import SAMPLES_PER_STEP
@@ -54,11 +55,11 @@ class Server:
 
     def __init__(self):
         self.clock = Clock()
-        self.slices = slices = Slices(self.clock, self.clock.seconds)
+        self.now_s = 0.0
         view: Any = SimpleNamespace(
-            slices=slices,
+            slices=Slices(self.clock, lambda: self.now_s),
             environment=SimpleNamespace(reactor=self.clock),
-            collect=self.collect,
+            collect=lambda names: self.collect(names),
             find_obstacle=lambda: "",
         )
         self.factory = make_factory(view)
@@ -85,6 +86,18 @@ class Server:
         transport.protocol = protocol
         protocol.makeConnection(transport)
         return transport
+
+    def iterate(self):
+        """Run one reactor iteration. Return the time of its work."""
+        began_s = self.now_s
+        # `advance` would also make the calls that these calls schedule.
+        calls, self.clock.calls = self.clock.calls, []
+        for call in calls:
+            if call.getTime() > self.clock.seconds():
+                self.clock.calls.append(call)
+            else:
+                call.func(*call.args, **call.kw)
+        return self.now_s - began_s
 
     def send(self, transport, data):
         transport.protocol.dataReceived(data)
@@ -116,7 +129,7 @@ def test_a_request_for_some_names(server):
     assert ask(b"?name[]=unknown") == (0, 0)
 
 
-def test_the_samples_of_one_family_are_selected_in_steps(server):
+def test_the_samples_of_one_family_are_selected_in_steps(server, monkeypatch):
     counts = [0]
 
     def count(work):
@@ -124,12 +137,28 @@ def test_the_samples_of_one_family_are_selected_in_steps(server):
             counts.append(server.others)
             yield waited_for
 
-    run_later = server.slices.run_later
-    server.slices.run_later = lambda work: run_later(count(work))
+    run_later = Slices.run_later
+    monkeypatch.setattr(Slices, "run_later", lambda slices, work: run_later(slices, count(work)))
     answer = server.send(server.connect(), GET.replace(b" HTTP", b"?name[]=odradek_other_count HTTP"))
     assert answer.count(b"# TYPE odradek_other ") == 1
     assert counts[-1] == SAMPLES
     assert max(after - before for before, after in pairwise(counts)) <= SAMPLES_PER_STEP
+
+
+def test_all_scrapes_share_short_slices(server):
+    step_s = SLICE_S / 8
+
+    def collect(names):
+        for _ in range(50):
+            server.now_s += step_s
+            yield None
+
+    server.collect = collect
+    for _ in range(2):
+        server.connect().protocol.dataReceived(GET)
+    times_s = [server.iterate() for _ in range(40)]
+    assert server.now_s == pytest.approx(100 * step_s)
+    assert max(times_s) <= SLICE_S + step_s
 
 
 def test_scrapes_that_are_not_read_end_after_a_time(server):
