@@ -99,9 +99,7 @@ def field(
     `is_secret` its value is not in the `repr` of the message.
     """
     nullable = NEWEST + 1 if nullable_since is None else nullable_since
-    return Field(
-        since, until, nullable, tag, since if tag_since is None else tag_since, default, is_secret=is_secret
-    )
+    return Field(since, until, nullable, tag, since if tag_since is None else tag_since, default, is_secret=is_secret)
 
 
 def parse_versions(text: str) -> tuple[int, int]:
@@ -287,3 +285,8 @@ def rows(make: Callable[[Any], Row], items: Sequence[Any]) -> list[Row]:
     The elements of a large response are created in the steps in which it is encoded, and not kept.
     """
     return cast(list[Row], _Rows(make, items))
+
+
+def makes_rows(array: object) -> bool:
+    """Return whether each access to an element of an array creates it (`rows`)."""
+    return isinstance(array, _Rows)

@@ -1,5 +1,7 @@
 """Counts of error codes."""
 
+import pytest
+
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.api_versions import ApiVersionsResponse
 from odradek.protocol.messages.fetch import (
@@ -7,8 +9,9 @@ from odradek.protocol.messages.fetch import (
     FetchResponseFetchableTopicResponse,
     FetchResponsePartitionData,
 )
-from odradek.protocol.messages.metadata import MetadataResponse
-from odradek.server.measurements.response_errors import MAX_CODES, ResponseErrors
+from odradek.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from odradek.protocol.schema import rows
+from odradek.server.measurements.response_errors import MAX_CODES, MAX_MADE_ROWS, ResponseErrors
 
 
 def fetch_response(*codes, error_code=0):
@@ -42,6 +45,25 @@ def test_the_codes_of_a_large_response_are_bounded():
     errors = ResponseErrors()
     errors.count("Fetch", fetch_response(*[0] * (2 * MAX_CODES)))
     assert sum(errors.counts.values()) == MAX_CODES
+
+
+@pytest.mark.parametrize("partitions", [1, 10, 10 * MAX_MADE_ROWS])
+def test_rows_that_are_made_for_their_codes_are_bounded(partitions):
+    made = []
+
+    def make(kind):
+        def make_one(item):
+            made.append(item)
+            if kind is MetadataResponsePartition:
+                return MetadataResponsePartition(partition_index=0, replica_nodes=[], isr_nodes=[])
+            return MetadataResponseTopic(name="t", partitions=rows(make(MetadataResponsePartition), range(partitions)))
+
+        return make_one
+
+    errors = ResponseErrors()
+    errors.count("Metadata", MetadataResponse(topics=rows(make(MetadataResponseTopic), range(10 * MAX_MADE_ROWS))))
+    assert len(made) == MAX_MADE_ROWS
+    assert errors.counts["Metadata", 0] >= MAX_MADE_ROWS
 
 
 def test_the_number_of_uncounted_responses_never_decreases():
