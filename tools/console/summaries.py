@@ -11,7 +11,7 @@ from odradek.tools.kafka.cluster import Cluster, RequestError, check
 from odradek.tools.kafka.connection_errors import NoResponseError
 from odradek.tools.kafka.log_dirs import LogDir, fetch_log_dirs
 
-_NO_LEADER: Final = -1
+NO_LEADER: Final = -1
 
 
 class Broker(NamedTuple):
@@ -128,7 +128,7 @@ def _summarize(topic: MetadataResponseTopic) -> Topic:
         len(topic.partitions),
         len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
         sum(map(is_under_replicated, topic.partitions)),
-        sum(partition.leader_id == _NO_LEADER for partition in topic.partitions),
+        sum(partition.leader_id == NO_LEADER for partition in topic.partitions),
         topic.is_internal,
     )
 

@@ -19,7 +19,7 @@ from odradek.protocol.types import DecodeError
 from odradek.tools.kafka.cluster import Cluster, RequestError, check, make_error, unknown_name
 from odradek.tools.kafka.consumer_protocol import read_assignment
 from odradek.tools.kafka.group_types import SHARE, Group, ListedGroup, Member, PartitionLag
-from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges
+from odradek.tools.kafka.offsets import TopicPartition, fetch_end_offsets
 
 if TYPE_CHECKING:
     from odradek.tools.kafka.share_groups import ShareOffset
@@ -199,8 +199,7 @@ def _fetch_end_offsets(
         for topic in (cluster.fetch_metadata(topics).topics if topics else ())
         for one in topic.partitions
     }
-    _, ends = fetch_log_ranges(cluster, {key: leaders[key] for key in partitions if key in leaders}, problems)
-    return ends
+    return fetch_end_offsets(cluster, {key: leaders[key] for key in partitions if key in leaders}, problems)
 
 
 def _fetch_share_offsets(cluster: Cluster, names: Sequence[str]) -> dict[str, "dict[TopicPartition, ShareOffset]"]:

@@ -122,6 +122,14 @@ def fetch_offsets(
     return found
 
 
+def fetch_end_offsets(
+    cluster: Cluster, leaders: Mapping[TopicPartition, int], problems: list[str] | None = None
+) -> dict[TopicPartition, int]:
+    """Return the offset after the last record of each partition. `problems` as above."""
+    found = fetch_offsets(cluster, dict.fromkeys(leaders, LATEST), leaders, problems=problems)
+    return {partition: one.offset for partition, one in found.items()}
+
+
 def fetch_log_ranges(
     cluster: Cluster, leaders: Mapping[TopicPartition, int], problems: list[str] | None = None
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:

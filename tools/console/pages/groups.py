@@ -22,6 +22,7 @@ from odradek.tools.kafka.groups import (
 groups = Blueprint("groups", __name__)
 
 _COLUMNS = ("name", "state", "type", "coordinator")
+_PARTITION_COLUMNS = ("topic", "committed", "end", "lag")
 
 
 class GroupLag(NamedTuple):
@@ -85,7 +86,15 @@ def show_group() -> str:
     console = get_console()
     found = console.read(("group", name), lambda cluster: find_group(cluster, name))
     console.lag_history.mark_opened(name)
-    return render("group.html", found=found, chart=console.lag_history.draw(name))
+    keys: dict[str, Any] = {
+        "topic": lambda one: (one.topic, one.partition),
+        "committed": lambda one: one.committed,
+        "end": lambda one: one.end_offset,
+        "lag": lambda one: one.lag,
+    }
+    view = read_view(get_arguments(), _PARTITION_COLUMNS)
+    shown = select(found.partitions, view, keys, lambda one: f"{one.topic}-{one.partition}")
+    return render("group.html", found=found, shown=shown, chart=console.lag_history.draw(name))
 
 
 def sample_lag(console: Console) -> None:

@@ -23,6 +23,7 @@ from odradek.tools.console.pages.records import fetch_ranges
 from odradek.tools.kafka.cluster import Cluster, RequestError, check
 from odradek.tools.kafka.config_changes import DELETE, SET, Operation, send_config_changes
 from odradek.tools.kafka.configs import TOPIC, ConfigValue, fetch_configs
+from odradek.tools.kafka.offsets import find_leaders
 from odradek.tools.kafka.record_production import choose_partition, produce_record
 from odradek.tools.kafka.topic_changes import create_topic, delete_topic
 
@@ -182,5 +183,6 @@ def produce(name: str) -> Returned:
 
 
 def _render_production(name: str, error: str | None = None) -> str:
-    ranges = get_console().read(("ranges", name), lambda cluster: fetch_ranges(cluster, name))
-    return render("produce.html", name=name, partitions=sorted(ranges.end), form=request.form, error=error)
+    leaders = get_console().read(("leaders", name), lambda cluster: find_leaders(cluster, [name]))
+    partitions = sorted(partition for (_, partition), leader in leaders.items() if leader >= 0)
+    return render("produce.html", name=name, partitions=partitions, form=request.form, error=error)
