@@ -1,8 +1,8 @@
 """The pages of the console, with few and with many topics and groups.
 
 A page is requested after the console has forgotten its data: a creation of a topic that is only validated clears the
-cache, as each change does. `delay` is the longest delay of another client of the broker while a page is loaded,
-`iteration` the most CPU time of an iteration of the broker's event loop.
+cache, as each change does. `CPU` is the processor time of the broker and the console for a page, `delay` the longest
+delay of another client of the broker meanwhile, `iteration` the most CPU time of an iteration of the event loop.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from http.client import HTTPResponse
+from statistics import median
 from typing import NamedTuple, cast
 from urllib.error import HTTPError
 
 from benchmarks.fairness.ping import Delays, measure_delays
 from benchmarks.scale.filling import PROPERTIES, WIDE, Size, fill, name_of
-from benchmarks.scale.timing import SLOW_ITERATIONS, IterationTimes, Times, measure_ms, summarize
+from benchmarks.scale.timing import SLOW_ITERATIONS, IterationTimes, Times, measure_ms, read_children_cpu_ms, summarize
 from benchmarks.tools import open_console
 from odradek.testing import OdradekBroker
 
@@ -73,6 +74,7 @@ class Loads(NamedTuple):
     """The loads of one page."""
 
     cold: Times
+    cpu_ms: float
     cached: Times
     size_bytes: int
     delay_ms: float
@@ -121,17 +123,19 @@ def measure_pages(broker: OdradekBroker, rounds: int) -> dict[str, Loads]:
 
 def _measure_page(broker: OdradekBroker, browser: Browser, path: str, rounds: int, iterations: IterationTimes) -> Loads:
     size_bytes = len(browser.load(path))
-    cold, cached = [], []
+    cold, cpu, cached = [], [], []
     iterations.take()
     for _ in range(rounds):
         browser.clear_cache()
+        before_ms = read_children_cpu_ms()
         cold.append(measure_ms(lambda: browser.load(path)))
+        cpu.append(read_children_cpu_ms() - before_ms)
         cached.append(measure_ms(lambda: browser.load(path)))
     delays: list[Delays] = []
     browser.clear_cache()
     with measure_delays(broker.port, delays):
         browser.load(path)
-    return Loads(summarize(cold), summarize(cached), size_bytes, delays[0].max_ms, iterations.take())
+    return Loads(summarize(cold), median(cpu), summarize(cached), size_bytes, delays[0].max_ms, iterations.take())
 
 
 def measure(many: Size, rounds: int) -> None:
@@ -149,7 +153,6 @@ def measure(many: Size, rounds: int) -> None:
         loads = many_loads[name]
         ratio = loads.cold.median_ms / few.cold.median_ms
         mark = "  over the target" if loads.cold.max_ms >= LIMIT_MS else ""
-        print(
-            f"{name:28} {few.cold}  {loads.cold} {ratio:6.2f} {loads.cached.median_ms:8.1f}"
-            f" {loads.size_bytes / 1000:7.0f} {loads.delay_ms:7.1f} {loads.longest_iteration_ms:>10}{mark}"
-        )
+        cells = f"{loads.cold} {loads.cpu_ms:6.1f} {ratio:6.2f} {loads.cached.median_ms:8.1f}"
+        delays = f"{loads.delay_ms:7.1f} {loads.longest_iteration_ms:>10}"
+        print(f"{name:28} {few.cold} {few.cpu_ms:6.1f}  {cells} {loads.size_bytes / 1000:7.0f} {delays}{mark}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from benchmarks.procfs import process_tree
 from odradek.testing import OdradekBroker
 
 SLOW_ITERATIONS = {"reactor.slow.iteration.ms": "4"}
@@ -36,6 +40,17 @@ def measure_ms(work: Callable[[], object]) -> float:
     began_s = time.perf_counter()
     work()
     return (time.perf_counter() - began_s) * 1000
+
+
+def read_children_cpu_ms() -> float:
+    """Return the CPU time so far of all processes that this one has started, such as a broker and a console."""
+    total_ns = 0
+    for pid in process_tree(os.getpid())[1:]:
+        for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            # A thread may end meanwhile.
+            with suppress(OSError):
+                total_ns += int(task.read_text().split()[0])
+    return total_ns / 1e6
 
 
 class IterationTimes:
