@@ -97,12 +97,9 @@ def is_under_replicated(partition: MetadataResponsePartition) -> bool:
 def fetch_summary(cluster: Cluster) -> ClusterSummary:
     """Read brokers and topics."""
     metadata = cluster.fetch_metadata()
-    leaders: Counter[int] = Counter()
-    replicas: Counter[int] = Counter()
-    for topic in metadata.topics:
-        for partition in topic.partitions:
-            leaders[partition.leader_id] += 1
-            replicas.update(partition.replica_nodes)
+    all_partitions = [partition for topic in metadata.topics for partition in topic.partitions]
+    leaders = Counter([partition.leader_id for partition in all_partitions])
+    replicas = Counter([replica for partition in all_partitions for replica in partition.replica_nodes])
     controller, fenced = metadata.controller_id, set()
     addresses: dict[int, tuple[str | None, str | None]] = dict.fromkeys(replicas, (None, None))
     addresses |= {node.node_id: (f"{node.host}:{node.port}", node.rack) for node in metadata.brokers}
@@ -123,12 +120,16 @@ def fetch_summary(cluster: Cluster) -> ClusterSummary:
 
 
 def _summarize(topic: MetadataResponseTopic) -> Topic:
+    under_replicated = offline = 0
+    for partition in topic.partitions:
+        under_replicated += is_under_replicated(partition)
+        offline += partition.leader_id == NO_LEADER
     return Topic(
         topic.name or "",
         len(topic.partitions),
         len(topic.partitions[0].replica_nodes) if topic.partitions else 0,
-        sum(map(is_under_replicated, topic.partitions)),
-        sum(partition.leader_id == NO_LEADER for partition in topic.partitions),
+        under_replicated,
+        offline,
         topic.is_internal,
     )
 

@@ -114,9 +114,11 @@ def _iter_processes(proc: Path) -> Iterator[Path]:
 def _read_process(directory: Path) -> BrokerProcess:
     """Read a process. Raises OSError."""
     files = []
-    for name in os.listdir(directory / "fd"):
+    # A broker has a file for each partition: paths as texts, because a Path of each takes longer than its link.
+    descriptors = f"{directory}/fd"
+    for name in os.listdir(descriptors):
         try:
-            files.append(os.readlink(directory / "fd" / name))
+            files.append(os.readlink(f"{descriptors}/{name}"))
         except FileNotFoundError:
             continue  # it was closed
     name = (directory / "comm").read_text("utf-8", "replace").strip()
