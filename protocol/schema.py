@@ -99,7 +99,9 @@ def field(
     `is_secret` its value is not in the `repr` of the message.
     """
     nullable = NEWEST + 1 if nullable_since is None else nullable_since
-    return Field(since, until, nullable, tag, since if tag_since is None else tag_since, default, is_secret=is_secret)
+    return Field(
+        since, until, nullable, tag, since if tag_since is None else tag_since, default, is_secret=is_secret
+    )
 
 
 def parse_versions(text: str) -> tuple[int, int]:

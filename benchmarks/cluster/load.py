@@ -61,4 +61,6 @@ def requests(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
 
 def warm_up(contestant: ClusterContestant, row: Row, pace: Pace) -> None:
     """Run one unmeasured turn of a row, long enough for the JVM to compile the code."""
-    acknowledged_load(contestant, row, pace._replace(seconds=pace.warm_up_seconds, max_bytes=2 * pace.max_bytes))
+    acknowledged_load(
+        contestant, row, pace._replace(seconds=pace.warm_up_seconds, max_bytes=2 * pace.max_bytes)
+    )

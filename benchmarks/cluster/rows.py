@@ -18,7 +18,9 @@ ROWS: tuple[Row, ...] = (
     _produce(
         "produce-1k-large", "1 KB records, 1 MB batches, 3 partitions", **LARGE_BATCH, partitions=3, connections=3
     ),
-    _produce("produce-1k-16k", "1 KB records, 16 KB batches, 3 partitions", **SMALL_BATCH, partitions=3, connections=3),
+    _produce(
+        "produce-1k-16k", "1 KB records, 16 KB batches, 3 partitions", **SMALL_BATCH, partitions=3, connections=3
+    ),
     _produce("produce-1k-16k-one", "1 KB records, 16 KB batches, 1 partition", **SMALL_BATCH),
     _requests("requests-3", "one 100 B record a request, 3 connections, 3 partitions", 3),
     _requests("requests-48", "one 100 B record a request, 48 connections, 3 partitions", 48),
