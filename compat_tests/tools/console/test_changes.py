@@ -17,6 +17,7 @@ def test_a_topic_is_created_configured_and_deleted(console, odradek, unique):
         "replicas": "1",
         "configs": "retention.ms=1000\r\nmax.message.bytes=7777",
     }
+    assert "Create the topic" in console.submit("/new-topic", {"name": unique}).text
     checked = console.submit("/new-topic", {**form, "step": "check"})
     assert "Create the topic" in checked.text
     odradek("topic", "describe", unique, code=1)
