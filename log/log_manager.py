@@ -73,10 +73,11 @@ class LogManager:
 
     `directories` are absolute paths. `topic_config` returns a topic's properties, None for an unknown topic, which then
     has `default_config`. `random_bytes(n)` is the source of ids. `meta_version` is the version of meta.properties in a
-    new directory. `on_directory_failure(path, partitions)` is called when a directory goes offline, and
-    `on_log_replaced(log)` when a move ends and `log`, until then a future log, is served. `monotonic` (seconds) is the
-    clock of background tasks; with `sleep` it also paces compaction in threads. `now_ms` of the methods is the wall
-    clock. `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
+    new directory, which is marked with `may_lack_logs` (`LogDirectories.find_lost_logs`).
+    `on_directory_failure(path, partitions)` is called when a directory goes offline, and `on_log_replaced(log)` when a
+    move ends and `log`, until then a future log, is served. `monotonic` (seconds) is the clock of background tasks;
+    with `sleep` it also paces compaction in threads. `now_ms` of the methods is the wall clock.
+    `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
     `run_compaction` runs compactions in threads of their own, because they take long and sleep to keep to their rate;
     without it they use those of `run_in_thread`.
     """
@@ -92,6 +93,7 @@ class LogManager:
         random_bytes: Callable[[int], bytes],
         cluster_id: str | None = None,
         meta_version: int = META_VERSION,
+        may_lack_logs: bool = False,
         settings: LogManagerSettings | None = None,
         run_in_thread: RunInThread = run_inline,
         run_all: RunAll = parallel.run_all,
@@ -112,6 +114,7 @@ class LogManager:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self._meta_version = meta_version
+        self._may_lack_logs = may_lack_logs
         self.settings = settings or LogManagerSettings()
         self.topic_config = topic_config
         self.has_found_strays = False
@@ -280,6 +283,7 @@ class LogManager:
                     self.node_id,
                     self._random_uuid,
                     version=self._meta_version,
+                    may_lack_logs=self._may_lack_logs,
                 )
             except LogDirFailure as failure:
                 self.log_dirs.fail(directory.path, failure)
@@ -367,6 +371,10 @@ class LogManager:
     def raise_if_none_is_online(self) -> None:
         """Raise AllLogDirsFailed if no log directory is online."""
         self.log_dirs.raise_if_none_is_online()
+
+    def forget_lost_logs(self) -> None:
+        """Regard all logs as present from the next start on (`LogDirectories.find_lost_logs`)."""
+        self.log_dirs.forget_lost_logs()
 
     def fail_directory(self, path: str, error: Exception) -> None:
         """Take a directory offline until the broker restarts. If only a resource is short, log that instead."""

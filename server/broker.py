@@ -409,6 +409,7 @@ class Broker:
             random_bytes=self._random.randbytes,
             cluster_id=self._image.cluster_id,
             meta_version=0 if self._membership.in_cluster else META_VERSION,
+            may_lack_logs=self._membership.in_cluster,
             settings=LogManagerSettings.of(self.config),
             run_in_thread=self._environment.run_in_thread,
             run_all=self._environment.run_all,

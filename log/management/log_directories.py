@@ -119,26 +119,26 @@ class LogDirectories:
 
         self._run_in_thread(work, finish)
 
-    # What logs may lack after the last stop
-
-    def were_clean(self) -> bool:
-        """Return whether all directories are online, and were synced by a clean stop."""
-        return all(directory.failure is None and directory.was_clean for directory in self.by_path.values())
+    # Lost logs
 
     def find_lost_logs(self, missing: Collection[Key]) -> Collection[Key]:
-        """Return those of the missing logs that may have been lost with a disk, and remember that there are some.
+        """Return those of the missing logs that may have been lost with a disk; forget earlier ones if there are none.
 
         `missing` are the partitions without a log that were assigned to this broker before its start. They are returned
-        if a directory was new at this start, or at an earlier one after which logs remained missing. Otherwise such a
-        log was not created before the last stop.
+        if a directory was new at this start, or at an earlier one since which logs have remained missing. Otherwise
+        they were not created before the last stop, or their directory is not in log.dirs any more.
         """
-        suspects = [directory for directory in self.online() if directory.may_lack_logs]
-        for directory in suspects:
+        if not missing:
+            self.forget_lost_logs()
+        return missing if any(directory.may_lack_logs for directory in self.online()) else ()
+
+    def forget_lost_logs(self) -> None:
+        """Regard all logs as present from the next start on."""
+        for directory in self.online():
             try:
-                directory.mark_missing_logs(are_missing=bool(missing))
+                directory.forget_missing_logs()
             except (LogDirFailure, ShortageError) as error:
                 self.fail(directory.path, error)
-        return missing if suspects else ()
 
     # Shortages
 

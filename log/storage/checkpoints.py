@@ -310,10 +310,10 @@ def write_next_producer_id(fs: FileSystem, log_directory: str, next_id: int) -> 
     write_atomically(fs, f"{log_directory}/{PRODUCER_IDS_FILE}", f"{_VERSION}\n{next_id}\n".encode())
 
 
-def mark_missing_logs(fs: FileSystem, log_directory: str, *, are_missing: bool) -> None:
-    """Create the mark durably, or remove it. Blocks."""
-    path = f"{log_directory}/{MISSING_LOGS_FILE}"
-    if are_missing:
-        write_atomically(fs, path, b"")
-    else:
-        remove_if_exists(fs, path)
+def mark_missing_logs(fs: FileSystem, log_directory: str) -> None:
+    """Create the mark durably. Blocks."""
+    write_atomically(fs, f"{log_directory}/{MISSING_LOGS_FILE}", b"")
+
+
+def remove_missing_logs_mark(fs: FileSystem, log_directory: str) -> None:
+    remove_if_exists(fs, f"{log_directory}/{MISSING_LOGS_FILE}")

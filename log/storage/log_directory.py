@@ -102,8 +102,8 @@ def list_partitions(fs: FileSystem, path: str) -> list[PartitionDirectory]:
 class LogDirectory:
     """A log directory. `failure` is set once it is offline, `is_full` while writes are refused.
 
-    `is_new`: no broker had used it, since it had no meta.properties. `was_clean`, `previous_broker_epoch`,
-    `may_lack_logs` (it is new, or has a mark of that) and `next_producer_id` are set by `begin_load`.
+    `is_new`: no broker had used it, since it had no meta.properties. `may_lack_logs`: it has been new since logs are
+    missing. `was_clean`, `previous_broker_epoch`, `may_lack_logs` and `next_producer_id` are set by `begin_load`.
 
     Methods that access the disk raise LogDirFailure and ExhaustedError; those that write checkpoints, producer ids and
     the mark of a clean stop also DiskFullError.
@@ -166,10 +166,13 @@ class LogDirectory:
         random_uuid: Callable[[], bytes],
         *,
         version: int = META_VERSION,
+        may_lack_logs: bool = False,
     ) -> None:
         """Write the missing entries of meta.properties, or a missing file with `version`.
 
-        Raises InconsistentMetaError if it belongs to another broker.
+        `may_lack_logs`: partitions may have been assigned to the broker before the directory was new. A mark of that is
+        written before the file, without which the directory is new again at the next start. Raises
+        InconsistentMetaError if it belongs to another broker.
         """
         self.is_new = meta is None
         if meta is None:
@@ -187,6 +190,8 @@ class LogDirectory:
         self.directory_id = complete.directory_id
         if complete != meta:
             try:
+                if self.is_new and may_lack_logs:
+                    checkpoints.mark_missing_logs(self.fs, self.path)
                 checkpoints.write_meta_properties(self.fs, self.path, complete)
             except OSError as error:
                 raise self.failed("writing meta.properties", error) from error
@@ -197,7 +202,7 @@ class LogDirectory:
             broker_epoch = checkpoints.read_clean_shutdown(self.fs, self.path)
             self.was_clean = broker_epoch is not None
             self.previous_broker_epoch = -1 if broker_epoch is None else broker_epoch
-            self.may_lack_logs = self.is_new or self.fs.exists(f"{self.path}/{checkpoints.MISSING_LOGS_FILE}")
+            self.may_lack_logs = self.fs.exists(f"{self.path}/{checkpoints.MISSING_LOGS_FILE}")
             self.next_producer_id = checkpoints.read_next_producer_id(self.fs, self.path)
             checkpoints.remove_clean_shutdown(self.fs, self.path)
             return list_partitions(self.fs, self.path)
@@ -262,12 +267,13 @@ class LogDirectory:
         file_name = checkpoints.CLEAN_SHUTDOWN_FILE
         self._write_file(file_name, lambda: checkpoints.write_clean_shutdown(self.fs, self.path, broker_epoch))
 
-    def mark_missing_logs(self, *, are_missing: bool) -> None:
-        """Let `may_lack_logs` of the next start have this value."""
-        file_name = checkpoints.MISSING_LOGS_FILE
-        self._write_file(
-            file_name, lambda: checkpoints.mark_missing_logs(self.fs, self.path, are_missing=are_missing)
-        )
+    def forget_missing_logs(self) -> None:
+        """Let no start after this one regard logs as lost."""
+        if self.may_lack_logs:
+            self._write_file(
+                checkpoints.MISSING_LOGS_FILE, lambda: checkpoints.remove_missing_logs_mark(self.fs, self.path)
+            )
+            self.may_lack_logs = False
 
     def _write_file(self, file_name: str, write: Callable[[], None]) -> None:
         """Call `write`. Raises LogDirFailure or ShortageError in place of OSError."""

@@ -64,8 +64,7 @@ class ControllerContext:
     shutting_down: live brokers that announced their stop
     restarted: brokers that have registered again, are still in ISRs of their earlier process, and may lack records
     lost: those of them that lost logs with a disk: the others are preferred to them
-    returned: brokers that have restarted with all records before this controller was elected, and have no roles yet
-    intact: brokers whose registrations before the election of this controller lost no records
+    continued: brokers that had registered again, before the election of this controller, without a restart
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     unclean_elections: leaders that this controller has elected from outside the ISR, or has tried to
     on_resigned: called when a write or a state shows that there is a later controller epoch
@@ -98,8 +97,7 @@ class ControllerContext:
         self.shutting_down: set[int] = set()
         self.restarted: set[int] = set()
         self.lost: set[int] = set()
-        self.returned: set[int] = set()
-        self.intact: set[int] = set()
+        self.continued: set[int] = set()
         self.offline_brokers: set[int] = set()
         self.unclean_elections = 0
         self._publisher = publisher
@@ -139,7 +137,7 @@ class ControllerContext:
         self.stopping = {}
         self._change_role(ControllerRole.ACTIVE, "elected")
         self.shutting_down.clear()
-        for broker_ids in (self.restarted, self.lost, self.returned, self.intact):
+        for broker_ids in (self.restarted, self.lost, self.continued):
             broker_ids.clear()
         self._begin_propagation()
 

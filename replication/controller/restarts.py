@@ -4,9 +4,9 @@ After a power failure a broker may lack records that it has acknowledged. The co
 while it runs, but the next controller has no earlier epoch to compare with. Each broker therefore creates a mark in the
 transaction of its registration; the controller deletes it when the elections that follow have been written.
 
-A mark also states what its broker can lack (`znodes.Restart`). After the end of all brokers, or of all sessions, the
-first that returns can thus be elected if its log has all records. The mark applies to the registration of the same
-transaction only: another one may be by a broker of Apache Kafka with the same id.
+A mark also states what its broker can lack (`znodes.Restart`): nothing if it is the same process in a new session, and
+whole logs if it lost a disk. The mark applies to the registration of the same transaction only: another one may be by
+a broker of Apache Kafka with the same id.
 
 Brokers of Apache Kafka create no marks, and a controller of Apache Kafka deletes none. Therefore the parent of the
 marks has the epoch of the last controller that read them. After an epoch of another one, the marks may be of restarts
@@ -66,21 +66,25 @@ class RestartMarks:
         """Return the brokers with a mark of one of these kinds."""
         return {broker_id for broker_id, mark in self._marks.items() if mark.restart in kinds}
 
-    def has_all_records(self, broker: BrokerMetadata) -> bool:
-        """Return whether the log of a broker that registered has all records of its earlier registration."""
+    def has_continued(self, broker: BrokerMetadata) -> bool:
+        """Return whether a broker that registered is the process of the earlier registration."""
         mark = self._marks.get(broker.broker_id)
-        return mark is not None and mark.written == broker.epoch and mark.restart >= Restart.COMPLETE
+        return mark is not None and mark.written == broker.epoch and mark.restart is Restart.CONTINUED
 
-    async def read(self) -> None:
-        """Read the marks. The registrations are read afterwards, so that they are those of the marks or later."""
-        self._marks = {}
+    async def read(self) -> bool:
+        """Read the marks; return whether they have changed since they were read last.
+
+        The registrations are read afterwards, so that they are those of the marks or later.
+        """
+        earlier, self._marks = self._marks, {}
         context = self._context
         if not context.in_cluster:
-            return
+            return False
         names = await get_children_if_any(context.store, znodes.RESTARTS)
         paths = {znodes.restart_path(int(name)): int(name) for name in names if name.isdigit()}
         marks = await read_nodes(context.store, dict.fromkeys(paths, _decode), context.pause)
         self._marks = {paths[path]: mark for path, mark in marks.items()}
+        return self._marks != earlier
 
     async def delete(self) -> None:
         """Delete the marks that were read, except of brokers that have registered again since."""

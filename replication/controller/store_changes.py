@@ -19,7 +19,7 @@ from odradek.replication.controller.topics.changes import TopicChanges
 from odradek.replication.controller.topics.deletion import TopicDeletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.change_notices import make_config_notices
-from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.metadata.image import BrokerMetadata, TopicMetadata
 from odradek.replication.metadata.loader import (
     StateWrites,
     load_brokers,
@@ -109,7 +109,6 @@ class StoreChanges:
         await self._restarts.read_for_takeover()
         context.restarted.update(self._restarts.find_unfollowed(Restart.LOST, Restart.LOSSY))
         context.lost.update(self._restarts.find_unfollowed(Restart.LOST))
-        context.returned.update(self._restarts.find_unfollowed(Restart.COMPLETE))
         await update_image(
             context.store,
             context.image,
@@ -121,7 +120,7 @@ class StoreChanges:
             watch=self._on_topic,
         )
         brokers = context.image.brokers
-        context.intact.update(one for one, broker in brokers.items() if self._restarts.has_all_records(broker))
+        context.continued.update(one for one, broker in brokers.items() if self._restarts.has_continued(broker))
         self._watched_topics.update(context.image.topics)
 
     async def _watch_topics(self, names: Collection[str]) -> None:
@@ -200,12 +199,8 @@ class StoreChanges:
         """Elect leaders after brokers failed or started. A broker with a larger epoch than before did both."""
         if not self._context.is_active:
             return
-        store, image = self._context.store, self._context.image
-        await self._restarts.read()
-        # Only brokers of a cluster change the data of their registration.
-        watch = self._on_brokers if self._context.in_cluster else None
-        names = await store.get_children(znodes.BROKER_IDS, self._on_brokers)
-        registered = {broker.broker_id: broker for broker in await load_brokers(store, names, watch)}
+        image = self._context.image
+        registered = await self._read_registrations()
         known = dict(image.brokers)
         started = [broker for broker_id, broker in registered.items() if known.get(broker_id) != broker]
         failed = [
@@ -240,6 +235,19 @@ class StoreChanges:
             await self._deletion.replicas.resume_on(sorted(self._started))
         self._started.clear()
         await self._restarts.delete()
+
+    async def _read_registrations(self) -> dict[int, BrokerMetadata]:
+        """Read the marks of restarts, and the registrations to which they apply, by broker id."""
+        store = self._context.store
+        # Only brokers of a cluster change the data of their registration.
+        watch = self._on_brokers if self._context.in_cluster else None
+        await self._restarts.read()
+        while True:
+            names = await store.get_children(znodes.BROKER_IDS, self._on_brokers)
+            registered = {broker.broker_id: broker for broker in await load_brokers(store, names, watch)}
+            # A broker may have registered since its mark was looked for.
+            if registered.items() <= self._context.image.brokers.items() or not await self._restarts.read():
+                return registered
 
     async def _follow_topics(self) -> None:
         """Add topics that other brokers created. A topic whose nodes others deleted stays: its logs are kept."""

@@ -107,14 +107,14 @@ class Restart(IntEnum):
 
     LOST: the broker is another process, and logs were lost with a disk
     LOSSY: the broker is another process, and its logs may lack the last records
-    COMPLETE: the broker is another process, and its logs have all records
-    CONTINUED: the broker is the same process in a new session
+    CONTINUED: the broker is the same process in a new session, and its logs lack nothing
+
+    A clean stop does not prove that nothing is lacking: the disk of another run may have been mounted since.
     """
 
     LOST = 0
     LOSSY = 1
-    COMPLETE = 2
-    CONTINUED = 3
+    CONTINUED = 2
 
 
 def encode_restart(restart: Restart) -> bytes:

@@ -18,10 +18,10 @@ from odradek.log.storage.filesystem import LogDirFailure, ShortageError
 from odradek.log.storage.found_directories import format_names
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.broker_configs import BrokerConfigs
 from odradek.replication.metadata.image import (
     NO_LEADER,
-    RECOVERING,
     ClusterMetadata,
     MetadataDelta,
     PartitionMetadata,
@@ -62,6 +62,8 @@ class LogStore(Protocol):
     def mark_stray(self, topic: str, partition: int) -> None: ...
 
     def fail_directory(self, path: str, error: Exception) -> None: ...
+
+    def forget_lost_logs(self) -> None: ...
 
     @property
     def schedule(self) -> Schedule: ...
@@ -477,12 +479,13 @@ class ReplicaManager:
             self._making = None
 
     def _is_new_here(self, topic: TopicMetadata, index: int) -> bool:
-        """Return whether this broker has a replica of the partition, and has not created it yet."""
+        """Return whether this broker has a replica of the partition, and is about to create it."""
         key = (topic.name, index)
         return (
             key not in self.partitions
             and self._broker_id in topic.partitions[index].replicas
             and key not in self._undeleted
+            and not (key in self.lost_logs and self._has_lost_log(topic, index))
         )
 
     def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
@@ -529,15 +532,21 @@ class ReplicaManager:
         """Return whether an empty log must not be created for a partition, because this replica is in sync.
 
         Its log was lost with a disk. As the leader it would have the others truncate their logs to nothing; as a member
-        of the ISR it could become the leader. Offline, the controller removes it from the ISR and elects another one.
+        of the ISR it could become the leader. The controller counts it as offline: it removes it from the ISR, and
+        elects another member if there is one. A topic from before Kafka 2.8 gets its id later.
         """
-        partition = topic.partitions[index]
+        key, partition = (topic.name, index), topic.partitions[index]
         return (
-            self.lost_logs.get((topic.name, index)) == topic.topic_id
+            self.lost_logs.get(key) in (topic.topic_id, ZERO_UUID)
+            and key not in self._new
             and self._broker_id in partition.isr
             and len(partition.replicas) > 1
-            and partition.leader_recovery_state != RECOVERING
         )
+
+    def _forget_lost_log(self, key: tuple[str, int]) -> None:
+        """Regard a log as present, or as not needed; with the last one the directories have lost nothing any more."""
+        if self.lost_logs.pop(key, None) is not None and not self.lost_logs:
+            self._logs.forget_lost_logs()
 
     def _open_log(self, topic: TopicMetadata, index: int) -> PartitionLog | None:
         """Open or create the partition's log. Return None if it is offline or lost, or a resource is short.
@@ -567,7 +576,7 @@ class ReplicaManager:
                 if is_missing:
                     self._missing_logs.append(f"{topic.name}-{index}")
                 self._new.discard(key)
-                self.lost_logs.pop(key, None)
+                self._forget_lost_log(key)
                 return log
             except KafkaError as error:
                 if error.code != ErrorCode.INCONSISTENT_TOPIC_ID:
@@ -605,6 +614,7 @@ class ReplicaManager:
     def _delete_log(self, topic: str, index: int) -> None:
         """Delete a log, later if a resource is short. One in a directory that fails is a stray for the next start."""
         self._undeleted.discard((topic, index))
+        self._forget_lost_log((topic, index))
         try:
             self._logs.delete_log(topic, index)
         except ShortageError as error:

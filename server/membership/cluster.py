@@ -402,7 +402,7 @@ class ClusterMembership:
         self._pacing.start(LeaderRebalance(self._controller, services.configs, self._delay).run())
 
     def _examine_logs(self, logs: LogManager, replicas: ReplicaManager) -> Restart:
-        """Return what the logs may lack since the last stop, and let `replicas` have the logs that were lost."""
+        """Return what the logs may lack, and let `replicas` have those that were lost with a disk."""
         stored, self._stored = self._stored, ClusterMetadata()
         me, known = self._config.node_id, logs.table
         missing = [
@@ -413,9 +413,7 @@ class ClusterMembership:
         ]
         lost = logs.log_dirs.find_lost_logs(missing)
         replicas.lost_logs = {(topic, index): stored.topics[topic].topic_id for topic, index in lost}
-        if lost:
-            return Restart.LOST
-        return Restart.LOSSY if missing or not logs.log_dirs.were_clean() else Restart.COMPLETE
+        return Restart.LOST if lost else Restart.LOSSY
 
     def _watch_peers(self, _: MetadataDelta) -> None:
         """Watch the processes of all brokers as the controller, otherwise that of the controller."""

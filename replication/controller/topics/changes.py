@@ -257,8 +257,7 @@ class TopicChanges:
         A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
         registered. Here a broker has failed also if it may lack records after a restart that no controller has noticed:
         it is in `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of
-        which `writes` has the transaction, and is not `intact`. One that `returned` stays in ISRs, but leads no longer.
-        Raises KafkaError, MetadataStoreError.
+        which `writes` has the transaction, and has not `continued`. Raises KafkaError, MetadataStoreError.
         """
         await self._change_states(partial(self._choose_without_failed, why, writes))
 
@@ -287,12 +286,10 @@ class TopicChanges:
         def remove_failed(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             written = writes.get((name, index), 0)
             later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
-            lossy = later - context.intact | context.restarted
+            lossy = later - context.continued | context.restarted
             remaining = remove_restarted(partition, context.lost)
             remaining = remove_restarted(keep_only_returned(remaining, lossy, brokers), lossy)
             remaining = remove_dead_from_isr(remaining, brokers, context.epoch)
-            if remaining.leader in context.returned:
-                remaining = remaining._replace(leader=NO_LEADER)
             return begin_epoch_if_changed(partition, remaining, context.epoch)
 
         return await self.map_partitions(remove_failed, why)
