@@ -11,6 +11,7 @@ from werkzeug.wrappers import Response as AnyResponse
 
 from odradek import __version__
 from odradek.tools.console import formats
+from odradek.tools.console.assignments import shorten_assignment
 from odradek.tools.console.cluster_pool import BusyError
 from odradek.tools.console.console import EXTENSION, Console, get_console, get_cookie, render
 from odradek.tools.console.inputs import DONE
@@ -67,6 +68,7 @@ def make_app(console: Console) -> Flask:
         bytes=formats.format_bytes,
         time=formats.format_time,
         duration=formats.format_duration,
+        assignment=shorten_assignment,
     )
     app.context_processor(_make_context)
     app.before_request(_check_request)

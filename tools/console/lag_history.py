@@ -10,6 +10,11 @@ MOST_GROUPS: Final = 1_000
 """Groups that are sampled: first those whose pages were opened last."""
 
 _MOST_POINTS: Final = 480
+_MOST_LISTED: Final = 20
+_GAP_MS: Final = int(3 * SAMPLE_S * 1000)
+_TOPS: Final = (1, 2, 3, 4, 5, 6, 8, 10)
+"""The highest values of a scale, times a power of ten."""
+
 _MOST_REMEMBERED: Final = 2 * MOST_GROUPS
 _WIDTH: Final = 720
 _HEIGHT: Final = 140
@@ -22,15 +27,29 @@ class Point(NamedTuple):
     lag: int
 
 
-class Chart(NamedTuple):
-    """A line in a picture of `width` by `height`, in the syntax of SVG's polyline."""
+class Line(NamedTuple):
+    """Points of successive samples in the syntax of SVG's polyline, from `left` to `right`."""
 
-    line: str
+    points: str
+    left: str
+    right: str
+
+
+class Chart(NamedTuple):
+    """Lines in a picture of `width` by `height`, one more after each gap in the samples.
+
+    scale: the values at the top, in the middle and at the bottom
+    listed: some of the samples from the newest, at most _MOST_LISTED
+    """
+
+    lines: list[Line]
     width: int
     height: int
+    scale: tuple[int, int, int]
     first: Point
     last: Point
     highest: int
+    listed: list[Point]
 
 
 class LagHistory:
@@ -72,17 +91,48 @@ class LagHistory:
                 self._points = {group: points for group, points in self._points.items() if group in lags}
 
     def draw(self, group: str) -> Chart | None:
-        """Return the line of a group; None with fewer than two points."""
+        """Return the chart of a group; None with fewer than two points."""
         with self._lock:
             numbers = iter(tuple(self._points.get(group, ())))
         points = [Point(time_ms, lag) for time_ms, lag in zip(numbers, numbers, strict=True)]
         if len(points) < 2:
             return None
         first, last, highest = points[0], points[-1], max(point.lag for point in points)
-        duration_ms = max(last.time_ms - first.time_ms, 1)
-        line = " ".join(
-            f"{(point.time_ms - first.time_ms) * _WIDTH / duration_ms:.1f},"
-            f"{_HEIGHT - point.lag * _HEIGHT / max(highest, 1):.1f}"
-            for point in points
-        )
-        return Chart(line, _WIDTH, _HEIGHT, first, last, highest)
+        top = find_top(highest)
+        lines = [_make_line(run, points, top) for run in _split(points)]
+        return Chart(lines, _WIDTH, _HEIGHT, (top, top // 2, 0), first, last, highest, _select_listed(points))
+
+
+def find_top(highest: int) -> int:
+    """Return an even round number from `highest`."""
+    power = 1
+    while True:
+        for top in _TOPS:
+            if top * power >= highest and top * power % 2 == 0:
+                return top * power
+        power *= 10
+
+
+def _split(points: Sequence[Point]) -> list[list[Point]]:
+    """Return runs of points without gaps."""
+    runs: list[list[Point]] = []
+    for point in points:
+        if not runs or point.time_ms - runs[-1][-1].time_ms > _GAP_MS:
+            runs.append([])
+        runs[-1].append(point)
+    return runs
+
+
+def _make_line(run: Sequence[Point], points: Sequence[Point], top: int) -> Line:
+    start_ms = points[0].time_ms
+    duration_ms = max(points[-1].time_ms - start_ms, 1)
+    lefts = [f"{(point.time_ms - start_ms) * _WIDTH / duration_ms:.1f}" for point in run]
+    pairs = [f"{left},{_HEIGHT - point.lag * _HEIGHT / top:.1f}" for left, point in zip(lefts, run, strict=True)]
+    # A line of one point is drawn as a dot only if it has an end.
+    return Line(" ".join(pairs if len(pairs) > 1 else 2 * pairs), lefts[0], lefts[-1])
+
+
+def _select_listed(points: Sequence[Point]) -> list[Point]:
+    """Return points in equal steps, with the first and the last."""
+    count = min(len(points), _MOST_LISTED)
+    return [points[index * (len(points) - 1) // (count - 1)] for index in reversed(range(count))]

@@ -1,5 +1,6 @@
 """Consumer groups."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,12 @@ class GroupLag(NamedTuple):
         """Return the records that the group has not consumed; None without committed offsets."""
         lags = [one.lag for one in self.partitions if one.lag is not None]
         return sum(lags) if lags else None
+
+    @property
+    def shared_client_ids(self) -> set[str]:
+        """Return the client ids that several members have."""
+        counts = Counter(member.client_id for member in self.group.members)
+        return {client_id for client_id, count in counts.items() if count > 1}
 
 
 class GroupList(NamedTuple):

@@ -1,6 +1,8 @@
 import tracemalloc
 
-from odradek.tools.console.lag_history import MOST_GROUPS, LagHistory
+import pytest
+
+from odradek.tools.console.lag_history import MOST_GROUPS, LagHistory, Point, find_top
 
 
 def test_the_line_of_a_group():
@@ -10,9 +12,42 @@ def test_the_line_of_a_group():
     history.add(2000, {"a": 0, "b": None})
     history.add(5000, {"a": 5})
     chart = history.draw("a")
-    assert chart is not None and chart.line == "0.0,0.0 180.0,140.0 720.0,70.0"
-    assert (chart.first.lag, chart.last.lag, chart.highest) == (10, 5, 10)
+    assert chart is not None and chart.lines == [("0.0,0.0 180.0,140.0 720.0,70.0", "0.0", "720.0")]
+    assert (chart.first.lag, chart.last.lag, chart.highest, chart.scale) == (10, 5, 10, (10, 5, 0))
     assert history.draw("b") is None
+
+
+def test_a_gap_between_samples_is_not_a_line():
+    history = LagHistory()
+    for time_ms, lag in ((0, 4), (30_000, 2), (600_000, 4), (1_200_000, 0)):
+        history.add(time_ms, {"a": lag})
+    chart = history.draw("a")
+    assert chart is not None
+    assert [line.points for line in chart.lines] == [
+        "0.0,0.0 18.0,70.0",
+        "360.0,0.0 360.0,0.0",
+        "720.0,140.0 720.0,140.0",
+    ]
+
+
+def test_some_samples_are_listed_from_the_newest():
+    history = LagHistory()
+    for time_ms in range(2):
+        history.add(time_ms, {"a": 7})
+    chart = history.draw("a")
+    assert chart is not None and chart.listed == [Point(1, 7), Point(0, 7)]
+    for time_ms in range(2, 400):
+        history.add(time_ms, {"a": 7})
+    chart = history.draw("a")
+    assert chart is not None and len(chart.listed) == 20
+    assert (chart.listed[0].time_ms, chart.listed[-1].time_ms) == (399, 0)
+
+
+@pytest.mark.parametrize(
+    ("highest", "top"), [(0, 2), (1, 2), (3, 4), (9, 10), (11, 20), (2400, 3000), (2**63 - 1, 10**19)]
+)
+def test_the_top_of_the_scale(highest, top):
+    assert find_top(highest) == top
 
 
 def test_groups_whose_pages_were_opened_are_sampled_first():
