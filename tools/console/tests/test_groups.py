@@ -55,7 +55,7 @@ def test_state_and_type_are_shown(get, monkeypatch, name, fake):
         assert text in page
     assert "<b>" not in page and "/group/reset" not in page and "no members" not in page
     listed = get("/groups")
-    assert "queue" in listed and 'class="num">\N{EN DASH}</td>' in listed
+    assert "queue" in listed and 'data-label="Lag">\N{EN DASH}</td>' in listed
 
 
 def test_a_group_that_is_not_listed_does_not_exist(get):
