@@ -12,6 +12,8 @@ from typing import Any, Self
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 _COMMANDS_FD, _EVENTS_FD = 3, 4
+_SHIFT = 8
+_KEY_CODES = {"Tab": 9, "Enter": 13, "Escape": 27, "Space": 32, "ArrowUp": 38, "ArrowDown": 40, "End": 35, "Home": 36}
 
 
 class ScriptError(Exception):
@@ -114,11 +116,37 @@ class Chromium:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
-        self.send("Emulation.setEmulatedMedia", features=[scheme])
+        # Focus is checked at the places that elements have after scrolling.
+        motion = {"name": "prefers-reduced-motion", "value": "reduce"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme, motion])
 
-    def take_screenshot(self) -> bytes:
-        """Return the visible part of the page as PNG."""
-        return base64.b64decode(self.send("Page.captureScreenshot", format="png")["data"])
+    def press(self, key: str, *, is_shifted: bool = False) -> None:
+        """Press and release a key, such as Tab, Enter, Escape, ArrowDown or a character."""
+        code = _KEY_CODES.get(key, 0)
+        text = {"Enter": "\r", "Space": " "}.get(key, key if len(key) == 1 else "")
+        name = " " if key == "Space" else key
+        keys = {"key": name, "code": key, "windowsVirtualKeyCode": code, "modifiers": _SHIFT if is_shifted else 0}
+        self.send("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **keys)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **keys)
+
+    def press_to_load(self, key: str) -> None:
+        """Press a key that leads to another page, and wait until it is loaded."""
+        self._loaded = False
+        self.press(key)
+        self.wait_for_load()
+
+    def write(self, text: str) -> None:
+        """Replace the text of the field that has the focus."""
+        self.run("document.activeElement.select()")
+        self.send("Input.insertText", text=text)
+
+    def take_screenshot(self, *, is_whole: bool = False) -> bytes:
+        """Return the visible part of the page, or all of it, as PNG."""
+        options = {"format": "png", "captureBeyondViewport": is_whole}
+        if is_whole:
+            size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+            options["clip"] = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        return base64.b64decode(self.send("Page.captureScreenshot", **options)["data"])
 
     def _receive(self) -> Any:
         while b"\0" not in self._buffer:

@@ -13,6 +13,7 @@ from urllib.request import Request, build_opener
 import pytest
 
 from compat_tests.tools.console import chromium
+from odradek.tools.console.console import Console
 from odradek.tools.console.server import listen, make_console, make_server
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.profile import Connection
@@ -46,10 +47,15 @@ class Page(NamedTuple):
 
 
 class ConsoleClient:
-    """A client of a console. `changes` are the lines that it has reported."""
+    """A client of a console.
 
-    def __init__(self, url: str, changes: list[str]) -> None:
+    served: the console
+    changes: the lines that it has reported
+    """
+
+    def __init__(self, url: str, served: Console, changes: list[str]) -> None:
         self.url = url
+        self.served = served
         self.changes = changes
         self._opener = build_opener()
 
@@ -99,11 +105,12 @@ def start_console() -> Iterator[Callable[..., ConsoleClient]]:
             connection = Connection(parse_addresses(bootstrap_servers), {})
             listening = stack.enter_context(listen(Address("127.0.0.1", 0)))
             changes: list[str] = []
-            server = make_server(make_console(connection, ConsoleSettings(**settings), changes.append), listening)
+            served = make_console(connection, ConsoleSettings(**settings), changes.append)
+            server = make_server(served, listening)
             thread = threading.Thread(target=server.run, daemon=True)
             thread.start()
             stack.callback(server.close)
-            return ConsoleClient(f"http://127.0.0.1:{listening.getsockname()[1]}", changes)
+            return ConsoleClient(f"http://127.0.0.1:{listening.getsockname()[1]}", served, changes)
 
         yield start
 
@@ -114,7 +121,7 @@ def console(broker: Any, start_console: Callable[..., ConsoleClient]) -> Console
     return start_console(broker.bootstrap_servers, allows_changes=True)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser() -> Iterator[chromium.Chromium]:
     """A browser."""
     if chromium.PROGRAM is None:

@@ -13,6 +13,7 @@ from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
 from compat_tests.clients.common import Message, ProducerOptions, wait_until
 from compat_tests.conftest import SHARED_PROPERTIES
+from compat_tests.tools.console.page_checks import check_opened_page, check_page, read_rows, tab_to
 from compat_tests.tools.eventually import eventually
 from compat_tests.tools.test_security import AUTHORIZERS
 from odradek.tools.console.formats import NOTHING
@@ -54,6 +55,66 @@ def test_acls_users_and_quotas(console, odradek, tmp_path):
         assert console.get("/quotas").find_row("user alice")[1] == "producer_byte_rate = 1,048,576"
 
     eventually(check)
+
+
+def test_access_rules_that_come_and_go_in_a_browser(browser, console, odradek, unique, tmp_path):
+    """The console only shows access rules; its pages follow the changes of other clients."""
+    password = tmp_path / "password"
+    password.write_text("secret")
+    principal = f"User:{unique}"
+    rule = (
+        "--deny-principal",
+        principal,
+        "--operation",
+        "Read",
+        "--topic",
+        f"{unique}-",
+        "--resource-pattern-type",
+        "prefixed",
+    )
+    pages = {"acls": "ACLs", "users": "Users", "quotas": "Quotas"}
+
+    def await_count(page, count):
+        def check():
+            # A change empties the cache.
+            console.served.change(lambda cluster: None)
+            rows = console.get(f"/{page}?search={unique}").rows
+            assert sum(unique in row[0] and len(row) > 1 for row in rows) == count
+
+        eventually(check)
+
+    odradek("acl", "create", *rule)
+    odradek("user", "create", unique, "--mechanism", "SCRAM-SHA-512", "--password-file", str(password))
+    odradek(
+        "quota", "alter", "--user", unique, "--set", "producer_byte_rate=1048576", "--set", "request_percentage=12.5"
+    )
+    for page, label in pages.items():
+        await_count(page, 1)
+        check_page(browser, f"{console.url}/{page}", page)
+        browser.press("/")
+        browser.write(unique)
+        browser.press_to_load("Enter")
+        [row] = read_rows(browser, label)
+        expected = {
+            "acls": [f"Topic {unique}- prefix", principal, "*", "Read", "Deny"],
+            "users": [unique, "SCRAM-SHA-512, 4,096 iterations"],
+            "quotas": [f"user {unique}", "producer_byte_rate = 1,048,576\nrequest_percentage = 12.5"],
+        }
+        assert row == expected[page]
+        # Escape empties the field, and the link of a column reverses the order.
+        browser.press("/")
+        browser.press("Escape")
+        assert browser.run("document.activeElement.value") == ""
+        tab_to(browser, "thead th[aria-sort] a")
+        browser.press_to_load("Enter")
+        assert browser.run("document.querySelector('th[aria-sort]').ariaSort") == "descending"
+        check_opened_page(browser, f"{page}-found")
+    odradek("acl", "delete", "--topic", f"{unique}-", "--resource-pattern-type", "prefixed", "--yes")
+    odradek("user", "delete", unique, "--yes")
+    odradek("quota", "alter", "--user", unique, "--delete", "producer_byte_rate", "--delete", "request_percentage")
+    for page in pages:
+        await_count(page, 0)
+        check_page(browser, f"{console.url}/{page}?search={unique}", f"{page}-none")
 
 
 def test_transactions(console, broker, admin, unique):
@@ -102,6 +163,41 @@ def test_a_hanging_transaction(console, broker, admin, unique):
     wait_until(lambda: len(console.get(f"/transactions/hanging?topic={unique}&age=0").rows) > 1)
     row = console.get("/transactions/hanging?age=0").find_row(unique)
     assert row[1:4] == ["0", "0", str(late.producer_id)]
+
+
+def test_open_and_hanging_transactions_in_a_browser(browser, console, broker, admin, unique):
+    admin.create_topic(unique, 1)
+    with Connection(broker.port) as connection:
+        frames.await_coordinator(connection)
+        frames.await_topic(connection, unique)
+        late = frames.start(connection, unique)
+        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    options = ProducerOptions(transactional_id=f"{unique}-open", transaction_timeout_ms=1000)
+    with CLIENT.Producer(broker.bootstrap_servers, options) as producer:
+        producer.begin()
+        producer.produce(unique, [Message(b"x")])
+        url = f"{console.url}/transactions?search={unique}"
+        wait_until(lambda: "longer than its timeout" in console.get(f"/transactions?search={unique}").text)
+        check_page(browser, url, "transactions")
+        states = {row[0]: row[1] for row in read_rows(browser, "Transactions")}
+        assert states == {unique: "Empty", f"{unique}-open": "Ongoing longer than its timeout"}
+        producer.abort()
+    tab_to(browser, "a[href='/transactions/hanging']")
+    browser.press_to_load("Enter")
+    assert browser.run("document.querySelector('nav [aria-current]').innerText") == "Transactions"
+    check_opened_page(browser, "hanging-none")
+    tab_to(browser, "[name=topic]")
+    browser.write(unique)
+    tab_to(browser, "[name=age]")
+    browser.write("0")
+    browser.press_to_load("Enter")
+    [row] = read_rows(browser, "Hanging transactions")
+    assert row[:4] == [unique, "0", "0", str(late.producer_id)]
+    assert row[5] == f"odradek transaction abort {unique} 0 --start-offset 0"
+    check_opened_page(browser, "hanging")
+    tab_to(browser, "td a")
+    browser.press_to_load("Enter")
+    assert browser.run("document.querySelector('.crumbs a:last-child').innerText") == unique
 
 
 def test_readers(console, broker, backend, admin, unique):

@@ -87,7 +87,11 @@ def test_pages_fit_a_phone(browser, console, topic):
     for path in ("/", "/topics", f"/topics/{topic}", f"/topics/{topic}/config", f"/topics/{topic}/produce", "/groups"):
         browser.open(console.url + path)
         assert browser.run("document.documentElement.scrollWidth") <= 360, path
-    # Values are beside the names of configurations, and numbers of brokers are not as wide as names.
+    # The link of the current page is in the window, although the navigation is wider.
+    browser.open(f"{console.url}/users")
+    place = browser.run("document.querySelector('nav [aria-current]').getBoundingClientRect().toJSON()")
+    assert place["left"] >= 0 and place["right"] <= 360
+    # Values are below the names of configurations, and numbers of brokers are not as wide as names.
     browser.open(f"{console.url}/topics/{topic}/config")
     assert browser.run("document.querySelector('td input').getBoundingClientRect().left") < 200
     browser.open(f"{console.url}/")
