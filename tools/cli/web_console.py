@@ -1,15 +1,21 @@
 """The command `odradek console`."""
 
 import ipaddress
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.session import EXIT_USAGE, CommandError, Session
+
+if TYPE_CHECKING:
+    from odradek.tools.console.settings import SchemaFile
+
+_FILE_AND_MESSAGE: Final = re.compile(r"(.+):([A-Za-z_][\w.]*)")
 
 commands = Commands("console", "A web console for a cluster.")
 
@@ -34,6 +40,16 @@ def console(
     metrics_url: Annotated[
         list[str] | None,
         typer.Option(metavar="URL", help="Metrics of a broker, for the lag of readers; repeatable (metrics.listener)."),
+    ] = None,
+    value_schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=FILE[:MESSAGE]",
+            help="Schema of a topic's values: Avro's .avsc, or a descriptor set of protoc; repeatable.",
+        ),
+    ] = None,
+    key_schema: Annotated[
+        list[str] | None, typer.Option(metavar="TOPIC=FILE[:MESSAGE]", help="The same for keys; repeatable.")
     ] = None,
     pipeline: Annotated[
         list[Path] | None,
@@ -64,6 +80,8 @@ def console(
         message = f"--listen {listen} is reachable from other machines and requires --password-file"
         raise CommandError(message, exit_code=EXIT_USAGE)
     password = None if password_file is None else _read_password(password_file)
+    schemas = [_parse_schema("--value-schema", text) for text in value_schema or ()]
+    schemas += [_parse_schema("--key-schema", text) for text in key_schema or ()]
     connection = session.connection
     try:
         listening = open_socket(Address(host, int(port)))
@@ -72,7 +90,13 @@ def console(
     bound_port = listening.getsockname()[1]
     names = frozenset(name.lower() for name in [host, *(host_name or [])])
     settings = ConsoleSettings(
-        password, allow_changes, names, f"_{bound_port}", tuple(metrics_url or ()), tuple(pipeline or ())
+        password,
+        allow_changes,
+        names,
+        f"_{bound_port}",
+        tuple(metrics_url or ()),
+        tuple(pipeline or ()),
+        tuple(schemas),
     )
     with listening:
         try:
@@ -80,6 +104,18 @@ def console(
         except InvalidOptionError as error:
             raise CommandError(str(error), exit_code=EXIT_USAGE) from None
         serve(made, listening, _report)
+
+
+def _parse_schema(option: str, text: str) -> "SchemaFile":
+    """Return the schema of an option."""
+    from odradek.tools.console.settings import SchemaFile
+
+    topic, separator, place = text.partition("=")
+    if not (topic and separator and place):
+        raise CommandError(f"{option} {text} is not TOPIC=FILE or TOPIC=FILE:MESSAGE", exit_code=EXIT_USAGE)
+    found = _FILE_AND_MESSAGE.fullmatch(place)
+    file, message = (place, None) if found is None else (found[1], found[2])
+    return SchemaFile(topic, option == "--key-schema", Path(file), message)
 
 
 def _is_loopback(host: str) -> bool:

@@ -10,7 +10,7 @@ from flask import current_app, render_template, request
 from odradek.tools.console.cluster_pool import CACHE_S, Cache, ClusterPool
 from odradek.tools.console.formats import escape, format_time
 from odradek.tools.console.lag_history import LagHistory
-from odradek.tools.console.records.schemas import SchemaDecoder
+from odradek.tools.console.records.schemas import Schemas
 from odradek.tools.console.security import LoginAttempts, Sessions
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster
@@ -30,7 +30,7 @@ class Console:
     """Cluster, cache and sessions of one console.
 
     address: the addresses of the cluster, for its pages
-    schemas: decodes contents by a schema registry
+    schemas: decode contents by a schema registry or files
     report: called with a line for each change
     """
 
@@ -41,14 +41,14 @@ class Console:
         settings: ConsoleSettings,
         monotonic: Callable[[], float] = time.monotonic,
         now_s: Callable[[], float] = time.time,
-        schemas: SchemaDecoder | None = None,
+        schemas: Schemas | None = None,
         report: Callable[[str], None] = write_to_standard_error,
     ) -> None:
         self.address = address
         self.settings = settings
         self.sessions = Sessions(settings.password, monotonic)
         self.attempts = LoginAttempts(monotonic)
-        self.schemas = schemas
+        self.schemas = schemas or Schemas()
         self.lag_history = LagHistory()
         self.cookie_name = f"odradek_console{settings.cookie_suffix}"
         self._now_s = now_s

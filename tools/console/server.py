@@ -15,7 +15,7 @@ from odradek.tools.console.cluster_pool import BusyError
 from odradek.tools.console.console import Console, write_to_standard_error
 from odradek.tools.console.lag_history import SAMPLE_S
 from odradek.tools.console.pages.groups import sample_lag
-from odradek.tools.console.records.schemas import make_schema_decoder
+from odradek.tools.console.records.schemas import Schemas, make_schema_decoder, read_schema_files
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.connection_errors import NoResponseError
@@ -34,7 +34,7 @@ def make_console(
 ) -> Console:
     """Return the console of a cluster.
 
-    Raises ProfileError, and InvalidOptionError for the address of the schema registry.
+    Raises ProfileError, and InvalidOptionError for the address of the schema registry or a schema file.
     """
     make_security(connection)
 
@@ -44,9 +44,10 @@ def make_console(
     def make_cluster() -> Cluster:
         return Cluster(connection, connect=connect, retry_s=RETRY_S)
 
-    schemas = None
+    registry = None
     if connection.schema_registry_url is not None:
-        schemas = make_schema_decoder(connection.properties, time.monotonic)
+        registry = make_schema_decoder(connection.properties, time.monotonic)
+    schemas = Schemas(registry, read_schema_files(settings.schema_files))
     return Console(make_cluster, connection.bootstrap_servers, settings, schemas=schemas, report=report)
 
 

@@ -7,6 +7,18 @@ DEFAULT_LISTEN: Final = "127.0.0.1:8080"
 ROWS_PER_PAGE: Final = 50
 
 
+class SchemaFile(NamedTuple):
+    """A schema of the keys or the values of a topic.
+
+    message: the message type in a descriptor set; None for its first
+    """
+
+    topic: str
+    is_of_keys: bool
+    file: Path
+    message: str | None = None
+
+
 class ConsoleSettings(NamedTuple):
     """Options of `odradek console`.
 
@@ -16,6 +28,7 @@ class ConsoleSettings(NamedTuple):
     cookie_suffix: distinguishes the cookies of several consoles on one host, which browsers share between ports
     metrics_urls: metrics of the brokers, for the lag of readers; empty for those that the brokers report
     pipelines: files of pipelines, or folders of such files, whose states are shown
+    schema_files: schemas of topics, which are preferred to those of a registry
     """
 
     password: str | None = None
@@ -24,3 +37,4 @@ class ConsoleSettings(NamedTuple):
     cookie_suffix: str = ""
     metrics_urls: tuple[str, ...] = ()
     pipelines: tuple[Path, ...] = ()
+    schema_files: tuple[SchemaFile, ...] = ()

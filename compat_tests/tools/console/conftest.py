@@ -101,8 +101,10 @@ def start_console() -> Iterator[Callable[..., ConsoleClient]]:
     """Start a console: start_console(bootstrap_servers, allows_changes=True)."""
     with ExitStack() as stack:
 
-        def start(bootstrap_servers: str, **settings: Any) -> ConsoleClient:
-            connection = Connection(parse_addresses(bootstrap_servers), {})
+        def start(
+            bootstrap_servers: str, properties: Mapping[str, str] | None = None, **settings: Any
+        ) -> ConsoleClient:
+            connection = Connection(parse_addresses(bootstrap_servers), properties or {})
             listening = stack.enter_context(listen(Address("127.0.0.1", 0)))
             changes: list[str] = []
             served = make_console(connection, ConsoleSettings(**settings), changes.append)

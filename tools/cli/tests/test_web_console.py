@@ -11,6 +11,10 @@ from odradek.tools.cli.main import main
         (["--listen", "localhost:99999"], "--listen localhost:99999 is not host:port"),
         (["--password-file", "/nonexistent"], "--password-file /nonexistent: No such file or directory"),
         (["--password-file", "/dev/null"], "--password-file /dev/null is empty"),
+        (["--value-schema", "order.avsc"], "--value-schema order.avsc is not TOPIC=FILE or TOPIC=FILE:MESSAGE"),
+        (["--key-schema", "t="], "--key-schema t= is not TOPIC=FILE or TOPIC=FILE:MESSAGE"),
+        (["--listen", "127.0.0.1:0", "--value-schema", "t=/gone.avsc"], "/gone.avsc: No such file or directory"),
+        (["--listen", "127.0.0.1:0", "--key-schema", "t=/gone.desc:a.B"], "/gone.desc: No such file or directory"),
     ],
 )
 def test_invalid_options(capsys, arguments, message):

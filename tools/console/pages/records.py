@@ -59,7 +59,7 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
     position = arguments.get("position", "newest")
 
     def work(cluster: Cluster) -> Scan:
-        scanner = Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas)
+        scanner = Scanner(cluster, name, ranges, needle, time.monotonic, get_console().schemas.find(name))
         if before is not None:
             return scanner.scan_backward(parse_positions(before, ranges))
         if after is not None:
@@ -80,7 +80,7 @@ def _scan(name: str, arguments: Mapping[str, str], ranges: Ranges, partitions: l
 def show_one(name: str, partition: int, offset: int) -> str:
     """Show one record."""
     record, is_transactional = _find_record(name, partition, offset)
-    schemas = get_console().schemas
+    schemas = get_console().schemas.find(name)
     shown = show_record(partition, record, WHOLE_CHARACTERS, is_transactional, schemas, decoder_of(name))
     return render("record.html", name=name, record=shown)
 
@@ -120,7 +120,9 @@ def show_new(name: str) -> Response:
     positions = parse_positions(request.args.get("after", ""), ranges)
 
     def work(cluster: Cluster) -> Scan:
-        return Scanner(cluster, name, ranges, needle, time.monotonic, console.schemas).scan_forward(positions)
+        return Scanner(cluster, name, ranges, needle, time.monotonic, console.schemas.find(name)).scan_forward(
+            positions
+        )
 
     scan = console.search(work) if needle else console.read_now(work)
     rows = render("record_rows.html", name=name, records=list(reversed(scan.records)))

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from odradek.protocol.batches.record_reader import Record
 from odradek.tools.console.formats import escape
-from odradek.tools.console.records.schemas import SchemaDecoder
+from odradek.tools.console.records.schemas import ContentDecoder, TopicSchemas
 from odradek.tools.logs.decoding import Row
 
 JSON: Final = "JSON"
@@ -31,6 +31,8 @@ _TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[{}\[\],:]|[^\s{}\[\],:"]+')
 
 _MOST_SCHEMA_ID: Final = 1_000_000
 """Registries count from 1; larger numbers at the begin of a content are those of other formats."""
+
+_NO_SCHEMAS: Final = TopicSchemas()
 
 _SCHEMA_HEADER: Final = struct.Struct(">bI")
 
@@ -70,12 +72,12 @@ def show_record(
     record: Record,
     most_characters: int,
     is_transactional: bool,
-    schemas: SchemaDecoder | None = None,
+    schemas: TopicSchemas = _NO_SCHEMAS,
     decode: Callable[[Record], Row] | None = None,
 ) -> ShownRecord:
     """Return the texts of a record. `decode` decodes those of an internal topic."""
     if decode is None:
-        key, value = show(record.key, most_characters, schemas), show(record.value, most_characters, schemas)
+        key, value = show(record.key, most_characters, schemas.key), show(record.value, most_characters, schemas.value)
     else:
         key, value = _show_internal(record, decode(record), most_characters)
     headers = [(escape(name), show(value, most_characters)) for name, value in record.headers[:_MOST_HEADERS]]
@@ -91,11 +93,11 @@ def show_record(
     )
 
 
-def show(data: bytes | None, most_characters: int = LIST_CHARACTERS, schemas: SchemaDecoder | None = None) -> Content:
-    """Return the text of bytes, by their schema if it is in the registry."""
+def show(data: bytes | None, most_characters: int = LIST_CHARACTERS, schema: ContentDecoder | None = None) -> Content:
+    """Return the text of bytes, by their schema if there is one."""
     if data is None:
         return Content(NULL, "", "", 0, False, "")
-    decoded = None if schemas is None else schemas.decode(data)
+    decoded = None if schema is None else schema.decode(data)
     if decoded is None:
         return _show_stored(data, most_characters)
     if decoded.json is None:

@@ -13,7 +13,7 @@ from odradek.protocol.batches.record_reader import Record
 from odradek.tools.console.inputs import MOST_OFFSET
 from odradek.tools.console.records.decoding import LIST_CHARACTERS, ShownRecord, contains, show_record
 from odradek.tools.console.records.fetching import READ_UNCOMMITTED, Fetched, fetch_records
-from odradek.tools.console.records.schemas import SchemaDecoder
+from odradek.tools.console.records.schemas import TopicSchemas
 from odradek.tools.console.records.timestamps import fetch_newest_times, fetch_oldest_times
 from odradek.tools.kafka.cluster import Cluster
 from odradek.tools.logs.decoding import decoder_of
@@ -150,6 +150,9 @@ class _Reading:
         return iter(merge(*found, key=lambda record: -record.timestamp_ms))
 
 
+_NO_SCHEMAS: Final = TopicSchemas()
+
+
 class Scanner:
     """Scans of one topic. `needle` selects records whose key, value or headers contain it; empty selects all."""
 
@@ -160,7 +163,7 @@ class Scanner:
         ranges: Ranges,
         needle: bytes,
         monotonic: Callable[[], float],
-        schemas: SchemaDecoder | None = None,
+        schemas: TopicSchemas = _NO_SCHEMAS,
     ) -> None:
         self._cluster = cluster
         self._topic = topic

@@ -83,7 +83,7 @@ def test_notes_about_binary_content():
 
 def test_records_of_internal_topics():
     def show_offsets(key, value):
-        return show_record(0, Record(0, 0, key, value, ()), 4000, False, None, decoder_of("__consumer_offsets"))
+        return show_record(0, Record(0, 0, key, value, ()), 4000, False, decode=decoder_of("__consumer_offsets"))
 
     key = b"\x00\x01\x00\x03a\xc3\xa4\x00\x01t\x00\x00\x00\x07"
     shown = show_offsets(key, b"\x00\x03" + (5).to_bytes(8, "big") + b"\xff\xff\xff\xff\x00\x00" + bytes(8))
@@ -101,7 +101,7 @@ def test_records_of_internal_topics():
 @given(key=binary(max_size=40), value=binary(max_size=60) | none(), record_type=integers(0, 25))
 def test_damaged_records_of_internal_topics_are_shown(topic, key, value, record_type):
     for stored in (key, record_type.to_bytes(2, "big") + key):
-        show_record(0, Record(0, 0, stored, value, ()), 4000, False, None, decoder_of(topic))
+        show_record(0, Record(0, 0, stored, value, ()), 4000, False, decode=decoder_of(topic))
 
 
 @pytest.mark.parametrize("needle", [b"the-key", b"value", b"header-name", b"header-value"])
