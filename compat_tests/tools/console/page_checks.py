@@ -65,6 +65,9 @@ _FIND_PROBLEMS: Final = """(() => {
   }
   for (const field of document.querySelectorAll("input:not([type=hidden]), select, textarea")) {
     if (!field.labels.length && !field.ariaLabel) problems.push(`the field ${field.name} has no label`);
+    const background = find_background(field.parentElement);
+    const border = contrast(mix(parse(getComputedStyle(field).borderTopColor), background), background);
+    if (border < 3) problems.push(`contrast ${border.toFixed(1)} of the border of ${field.name}`);
     if (field.placeholder) measure(field, getComputedStyle(field, "::placeholder").color, field.placeholder);
   }
   const names = [...document.querySelectorAll("[id]")].map((element) => element.id);

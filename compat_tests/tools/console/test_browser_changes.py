@@ -53,6 +53,35 @@ def test_a_configuration_is_changed_with_a_preview_by_keyboard(browser, console,
     )
 
 
+def test_a_topic_is_created_and_deleted_by_keyboard(browser, console, odradek, unique):
+    browser.resize(1200, 800)
+    browser.open(f"{console.url}/topics")
+    tab_to(browser, "a[href='/new-topic']")
+    browser.press_to_load("Enter")
+    tab_to(browser, "[name=configs]")
+    browser.write("retention.ms=1000")
+    browser.press("Enter")
+    browser.send("Input.insertText", text="cleanup.policy=compact")
+    tab_to(browser, "[name=name]", is_back=True)
+    browser.write(unique)
+    browser.press_to_load("Enter")
+    check_opened_page(browser, "topic-new-checked")
+    # The lines of the configuration pass a hidden field.
+    tab_to(browser, "button[value=apply]")
+    browser.press_to_load("Enter")
+    assert browser.run("document.querySelector('[role=status]').innerText") == "The topic was created."
+    wait_until(lambda: unique in odradek("topic", "list").out)
+    configs = odradek("topic", "describe", unique, "--json").json[0]["configs"]
+    assert configs == {"retention.ms": "1000", "cleanup.policy": "compact"}
+    browser.open(f"{console.url}/topics/{unique}/delete")
+    tab_to(browser, "[name=confirmed]")
+    browser.write(unique)
+    browser.press_to_load("Enter")
+    assert browser.run("document.querySelector('[role=status]').innerText") == "The topic was deleted."
+    check_opened_page(browser, "topic-deleted")
+    wait_until(lambda: unique not in odradek("topic", "list").out)
+
+
 def test_states_of_pipelines(browser, start_console, broker, topic, unique, tmp_path):
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for _ in range(5):
