@@ -5,6 +5,7 @@
 - `cluster_pool`: bounded and cached access to the cluster
 - `console`: the parts that the pages share
 - `formats`: texts of numbers and times
+- `assignments`: partitions of members as short texts
 - `lag_history`: the lag of groups over time
 - `inputs`: values that users enter
 - `paging`: search, order and pages of tables

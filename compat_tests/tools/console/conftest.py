@@ -3,7 +3,7 @@
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -109,8 +109,13 @@ def start_console() -> Iterator[Callable[..., ConsoleClient]]:
             changes: list[str] = []
             served = make_console(connection, ConsoleSettings(**settings), changes.append)
             server = make_server(served, listening)
-            thread = threading.Thread(target=server.run, daemon=True)
-            thread.start()
+
+            def serve() -> None:
+                # The sockets are closed while the thread waits for them.
+                with suppress(OSError):
+                    server.run()
+
+            threading.Thread(target=serve, daemon=True).start()
             stack.callback(server.close)
             return ConsoleClient(f"http://127.0.0.1:{listening.getsockname()[1]}", served, changes)
 
