@@ -9,7 +9,7 @@ from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.groups import Group, ListedGroup
+from odradek.tools.kafka.groups import Group, ListedGroup, Member, PartitionLag
 
 # The package has a blueprint of this name.
 groups = import_module("odradek.tools.console.pages.groups")
@@ -56,6 +56,32 @@ def test_state_and_type_are_shown(get, monkeypatch, name, fake):
     assert "<b>" not in page and "/group/reset" not in page and "no members" not in page
     listed = get("/groups")
     assert "queue" in listed and 'data-label="Lag">\N{EN DASH}</td>' in listed
+
+
+def test_members_with_the_same_client_id(get, monkeypatch):
+    own = [("orders", partition) for partition in range(40)]
+    many = [(f"topic-{index:02}", 0) for index in range(13)]
+    static = Member("id-1", "instance-1", "reader", "/h", own)
+    dynamic, other = Member("id-2", None, "reader", "/h", many), Member("id-3", None, "<i>", "/h", [])
+    group = Group("queue", "Stable", "consumer", "uniform", 1, [static, dynamic, other])
+    lags = [PartitionLag("orders", 0, 1, 5, 4, static), PartitionLag("topic-00", 0, None, 5, None, dynamic)]
+    monkeypatch.setattr(groups, "describe_groups", lambda cluster, names: [group])
+    monkeypatch.setattr(groups, "compute_lags", lambda cluster, found, problems: {"queue": lags})
+    page = get("/group?name=queue")
+    assert "<div>orders: 0\N{EN DASH}39</div>" in page and ">40</td>" in page
+    assert "<div>topic-09: 0</div>" in page and "topic-10" not in page and "and 3 more topics" in page
+    assert (
+        '<br><span class="code muted">instance-1</span>' in page and '<br><span class="code muted">id-2</span>' in page
+    )
+    assert "<i>" not in page
+
+
+def test_a_group_whose_clients_have_a_member_each(get, monkeypatch):
+    group = Group("queue", "Stable", "classic", "range", 1, [Member("id-1", None, "reader", "/h", [("t", 0)])])
+    monkeypatch.setattr(groups, "describe_groups", lambda cluster, names: [group])
+    lags = {"queue": [PartitionLag("t", 0, 1, 5, 4, group.members[0])]}
+    monkeypatch.setattr(groups, "compute_lags", lambda cluster, found, problems: lags)
+    assert '<td class="wide" data-label="Member">reader</td>' in get("/group?name=queue")
 
 
 def test_a_group_that_is_not_listed_does_not_exist(get):
