@@ -4,10 +4,7 @@ import json
 import re
 import shutil
 import socket
-import subprocess
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +29,6 @@ from odradek.tools.cli.main import main
 
 pytestmark = pytest.mark.timeout(180)
 
-MONITORING = Path(__file__).parents[1] / "docs" / "monitoring"
 RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 RECORDS = 1000
@@ -558,100 +554,3 @@ def test_the_metrics_of_apache_kafka_exist(measured, unique, exported):
     assert sorted(name for name in missing if not any(re.fullmatch(pattern, name) for pattern, _ in ABSENT)) == []
     unused = [pattern for pattern, _ in ABSENT if not any(re.fullmatch(pattern, name) for name in missing)]
     assert unused == []
-
-
-GAUGES_OF_DASHBOARD = """
-    jvm_memory_used_bytes jvm_threads_current kafka_cluster_partition_atminisr kafka_cluster_partition_replicascount
-    kafka_cluster_partition_underminisr kafka_controller_kafkacontroller_activecontrollercount
-    kafka_controller_kafkacontroller_offlinepartitionscount kafka_log_log_size
-    kafka_network_socketserver_networkprocessoravgidle_percent
-    kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent kafka_server_replicamanager_leadercount
-    kafka_server_replicamanager_partitioncount kafka_server_replicamanager_underreplicatedpartitions
-    kafka_server_socket_server_metrics_connection_count process_open_fds
-    kafka_cluster_partition_underreplicated kafka_controller_kafkacontroller_preferredreplicaimbalancecount
-    kafka_log_log_logendoffset kafka_log_log_logstartoffset kafka_network_requestmetrics_localtimems
-    kafka_network_requestmetrics_remotetimems kafka_network_requestmetrics_requestqueuetimems
-    kafka_network_requestmetrics_responsequeuetimems kafka_network_requestmetrics_responsesendtimems
-    kafka_server_kafkaserver_brokerstate
-"""
-COUNTERS_OF_DASHBOARD = """
-    jvm_gc_collection_seconds_count jvm_gc_collection_seconds_sum
-    kafka_controller_controllerstats_uncleanleaderelections_total kafka_server_brokertopicmetrics_bytesin_total
-    kafka_server_brokertopicmetrics_bytesout_total kafka_server_brokertopicmetrics_failedfetchrequests_total
-    kafka_server_brokertopicmetrics_failedproducerequests_total kafka_server_brokertopicmetrics_messagesin_total
-    kafka_server_brokertopicmetrics_totalfetchrequests_total kafka_server_brokertopicmetrics_totalproducerequests_total
-    kafka_server_kafkaserver_linux_disk_read_bytes kafka_server_kafkaserver_linux_disk_write_bytes
-    kafka_network_requestmetrics_localtimems_count kafka_network_requestmetrics_remotetimems_count
-    kafka_network_requestmetrics_requestqueuetimems_count kafka_network_requestmetrics_responsequeuetimems_count
-    kafka_network_requestmetrics_responsesendtimems_count
-    kafka_server_brokertopicmetrics_fetchmessageconversions_total
-    kafka_server_brokertopicmetrics_producemessageconversions_total kafka_server_replicamanager_isrexpands_total
-    kafka_server_replicamanager_isrshrinks_total
-"""
-"""The metrics of Kafka and of the process in Strimzi's dashboard for Kafka, without those of Kubernetes, and in
-Grafana's kafka-observ-lib, without those of exporters and of ZooKeeper."""
-
-
-def own_queries() -> list[str]:
-    """The queries of docs/monitoring/dashboard.json, for all brokers, without those of errors and of followers."""
-    dashboard = json.loads((MONITORING / "dashboard.json").read_text())
-    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    variables = {"$instance": ".*", "$__rate_interval": "1m"}
-    for name, value in variables.items():
-        queries = [query.replace(name, value) for query in queries]
-    return [query for query in queries if "errors_total" not in query]
-
-
-def dashboard_queries() -> list[str]:
-    gauges = [f"sum({name})" for name in GAUGES_OF_DASHBOARD.split()]
-    return gauges + [f"sum(irate({name}[5m]))" for name in COUNTERS_OF_DASHBOARD.split()]
-
-
-@pytest.mark.skipif(
-    shutil.which("prometheus") is None,
-    reason="Prometheus is not installed (Debian and Ubuntu: apt-get install prometheus)",
-)
-def test_a_published_dashboard_has_data_in_prometheus(measured, unique, tmp_path):
-    topic = unique
-    produce(measured.bootstrap_servers, topic)
-    consume(measured.bootstrap_servers, topic)
-    target = measured.metrics_url.removeprefix("http://")
-    config = tmp_path / "prometheus.yml"
-    config.write_text(
-        f"global: {{scrape_interval: 200ms}}\nscrape_configs: [{{job_name: kafka, static_configs: "
-        f"[{{targets: ['{target}']}}]}}]\nrule_files: ['{MONITORING / 'alerts.yml'}']\n"
-    )
-    (port,) = processes.free_ports(1)
-    subprocess.run(["promtool", "check", "rules", MONITORING / "alerts.yml"], check=True, capture_output=True)
-    command = [
-        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}",
-        f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
-    ]  # fmt: skip
-
-    def ask(path: str, **parameters: str) -> Any:
-        url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return json.load(response)["data"]
-
-    def has_scraped_twice() -> bool:
-        try:
-            found = ask("query", query="count_over_time(up[1m])")["result"]
-        except OSError:
-            return False
-        return bool(found) and int(found[0]["value"][1]) >= 3
-
-    prometheus = processes.start(command)
-    try:
-        until(has_scraped_twice, timeout_s=60)
-        queries = dashboard_queries() + own_queries()
-        empty = [query for query in queries if not ask("query", query=query)["result"]]
-        rules = ask("rules")["groups"]
-        (scraped,) = ask("targets")["activeTargets"]
-    finally:
-        prometheus.kill()
-        prometheus.wait()
-    assert empty == []
-    assert scraped["lastError"] == ""
-    alerts = {rule["name"]: rule["alerts"] for group in rules for rule in group["rules"]}
-    assert len(alerts) >= 10
-    assert not any(alerts.values())
