@@ -28,6 +28,9 @@ SOUND: Mapping[str, str] = {
     f"up{{{OTHER}}}": "1",
     f"kafka_controller_kafkacontroller_activecontrollercount{{{BROKER}}}": "1",
     f"kafka_controller_kafkacontroller_activecontrollercount{{{OTHER}}}": "0",
+    # A second job that scrapes the brokers, for dashboards with other names.
+    'kafka_controller_kafkacontroller_activecontrollercount{instance="a:9404", job="kafka-broker"}': "1",
+    'kafka_controller_kafkacontroller_activecontrollercount{instance="b:9404", job="kafka-broker"}': "0",
     f"kafka_controller_kafkacontroller_offlinepartitionscount{{{BROKER}}}": "0",
     f"kafka_controller_kafkacontroller_offlinepartitionscount{{{OTHER}}}": "0",
     f"kafka_server_replicamanager_underminisrpartitioncount{{{BROKER}}}": "0",
@@ -62,21 +65,28 @@ class Fault(NamedTuple):
 
 
 CRITICAL, WARNING = {"severity": "critical"}, {"severity": "warning"}
-OF_BROKER = {"instance": "a:9404"}
-OF_TARGET = {**OF_BROKER, "job": "kafka"}
+OF_JOB = {"job": "kafka"}
+OF_TARGET = {**OF_JOB, "instance": "a:9404"}
 CONTROLLER = "kafka_controller_kafkacontroller_activecontrollercount"
 FAULTS = (
     Fault("KafkaBrokerDown", "up", "0", 1, "0", {**CRITICAL, **OF_TARGET}),
-    Fault("KafkaNoActiveController", f"{CONTROLLER}{{{BROKER}}}", "0", 1, "0", CRITICAL),
-    Fault("KafkaNoActiveController", f"{CONTROLLER}{{{OTHER}}}", "1", 1, "2", CRITICAL),
-    Fault("KafkaOfflinePartitions", "kafka_controller_kafkacontroller_offlinepartitionscount", "2", 1, "2", CRITICAL),
+    Fault("KafkaNoActiveController", f"{CONTROLLER}{{{BROKER}}}", "0", 1, "0", {**CRITICAL, **OF_JOB}),
+    Fault("KafkaNoActiveController", f"{CONTROLLER}{{{OTHER}}}", "1", 1, "2", {**CRITICAL, **OF_JOB}),
+    Fault(
+        "KafkaOfflinePartitions",
+        "kafka_controller_kafkacontroller_offlinepartitionscount",
+        "2",
+        1,
+        "2",
+        {**CRITICAL, **OF_JOB},
+    ),
     Fault(
         "KafkaUnderMinIsr",
         "kafka_server_replicamanager_underminisrpartitioncount",
         "2",
         1,
         "2",
-        {**CRITICAL, **OF_BROKER},
+        {**CRITICAL, **OF_TARGET},
     ),
     Fault(
         "KafkaUnderReplicated",
@@ -84,7 +94,7 @@ FAULTS = (
         "2",
         5,
         "2",
-        {**WARNING, **OF_BROKER},
+        {**WARNING, **OF_TARGET},
     ),
     Fault(
         "KafkaUncleanElection",
@@ -116,7 +126,7 @@ FAULTS = (
         "1",
         10,
         "1",
-        {**WARNING, **OF_BROKER},
+        {**WARNING, **OF_TARGET},
     ),
     # The last fetch was a minute before.
     Fault(
