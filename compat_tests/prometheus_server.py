@@ -23,7 +23,7 @@ needs_prometheus = pytest.mark.skipif(
     reason="Prometheus is not installed (Debian and Ubuntu: apt-get install prometheus)",
 )
 
-_SCRAPES = 3
+_SCRAPES = 2
 """Scrapes of each target before the first query: a rate needs two samples."""
 
 
@@ -43,7 +43,7 @@ class PrometheusServer:
             "static_configs": [{"targets": [target], "labels": labels} for target, labels in targets.items()],
         }
         # JSON is YAML; the lines of the file are those of one more key of the mapping.
-        text = "global: {scrape_interval: 300ms, evaluation_interval: 300ms}\n"
+        text = "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         text += f"rule_files: [{json.dumps(str(ALERTS))}]\nscrape_configs:\n  -\n"
         text += "".join(f"    {key}: {json.dumps(value)}\n" for key, value in scrape_config.items())
         if relabeling:
