@@ -318,6 +318,8 @@ def test_apis_that_were_not_used_have_the_count_0():
     served = {dict(labels)["request"] for labels in found.values[name]}
     assert served >= {"Produce", "Fetch", "FetchConsumer", "FetchFollower", "DeleteTopics", "WriteTxnMarkers"}
     assert set(found.values[name].values()) == {0}
+    for request in ("Produce", "Fetch", "FetchConsumer", "FetchFollower"):
+        assert found.value("kafka_network_requestmetrics_totaltimems", request=request, quantile="0.95") == 0
 
 
 def test_the_idle_time_of_the_reactor_by_all_names(measured):

@@ -43,13 +43,15 @@ METRICS: Final = (REQUESTS, ERRORS, *(one for stage, _ in _STAGES for one in sta
 
 _FRACTIONS: Final = [fraction for fraction, _ in QUANTILES]
 _FETCH_NAMES: Final = {b"": "FetchConsumer", FOLLOWER: "FetchFollower"}
+_SHOWN: Final = frozenset((APIS[PRODUCE_KEY].name, APIS[FETCH_KEY].name, *_FETCH_NAMES.values()))
+"""Requests that dashboards show."""
 
 
 def collect_requests(times: RequestTimes, errors: ResponseErrors, apis: Iterable[Api]) -> Collected:
     """Return the metrics of requests.
 
     As in Kafka, the numbers of observations exist from the start for all `apis`, and other numbers of an API from its
-    first request. So do its quantiles, which in Kafka are 0 before.
+    first request. So do its quantiles, which in Kafka are 0 before; here only those of the requests in `_SHOWN` are.
     """
     by_name: dict[str, list[ApiTimes]] = {api.name: [] for api in apis}
     by_name.update((name, []) for name in _FETCH_NAMES.values())
@@ -68,14 +70,14 @@ def collect_requests(times: RequestTimes, errors: ResponseErrors, apis: Iterable
     for stage, attribute in _STAGES:
         durations: dict[str, list[float]] = {}
         for name, versions in by_name.items():
-            if versions:
+            if versions or name in _SHOWN:
                 durations[name] = quantiles(_find_recent(versions, attribute), _FRACTIONS)
                 yield None
         yield Family(stage.quantiles, _quantile_samples(durations, 1000))
         yield Family(stage.observations, observations)
     sizes: dict[str, list[float]] = {}
     for name, versions in by_name.items():
-        if versions:
+        if versions or name in _SHOWN:
             sizes[name] = quantiles(_find_sizes(versions), _FRACTIONS)
             yield None
     yield Family(SIZE.quantiles, _quantile_samples(sizes, SIZE_UNIT_BYTES))

@@ -22,12 +22,24 @@ def test_the_quantiles_of_each_api_are_found_in_a_step_of_their_own():
         assert 15 < float(text.partition(median)[2].partition("\n")[0]) < 17
 
 
-def test_apis_without_requests_have_the_count_0():
+def collect_without_requests() -> list[str]:
+    """Return the lines of a broker that has had no request."""
     written: list[bytes] = []
     times = RequestTimes(lambda: 0.0, lambda code: True, WriteCoalescer())
     list(write_families(collect_requests(times, ResponseErrors(), APIS.values()), written.append))
-    lines = b"".join(written).decode().splitlines()
+    return b"".join(written).decode().splitlines()
+
+
+def test_apis_without_requests_have_the_count_0():
+    lines = collect_without_requests()
     # Seven stages and the size, also of the two kinds of Fetch.
-    assert len([line for line in lines if line.endswith("} 0")]) == 8 * (len(APIS) + 2)
+    assert len([line for line in lines if "_count{" in line and line.endswith("} 0")]) == 8 * (len(APIS) + 2)
     assert 'kafka_network_requestmetrics_requestbytes_count{request="FetchFollower"} 0' in lines
-    assert not any("quantile" in line or "version" in line for line in lines)
+    assert not any("version" in line for line in lines)
+
+
+def test_requests_that_dashboards_show_have_the_quantiles_0():
+    lines = [line for line in collect_without_requests() if "quantile" in line]
+    requests = {line.partition('request="')[2].partition('"')[0] for line in lines}
+    assert requests == {"Produce", "Fetch", "FetchConsumer", "FetchFollower"}
+    assert {float(line.rpartition(" ")[2]) for line in lines} == {0}
