@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from odradek.replication.metadata import znodes
+from odradek.replication.metadata.image import NO_LEADER
 from odradek.simulation.cluster.directories import has_lost_directory
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.fault_schedule import FaultSchedule
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 _CLOCK_ERRORS_MS: Final = (-60_000, -3_000, -500, 500, 3_000, 60_000)
 _LONGEST_TAKEOVER_S: Final = 2.0
-_LATE_REPORTS_S: Final = 5
-"""The failure of work on a slow thread takes a log directory offline when it is reported, even after a repair."""
+_LATE_REPORTS_S: Final = 20
+"""The failure of work on a slow thread takes a log directory offline when it is reported, even after a repair. A broker
+that lost its disk refuses roles until other replicas lead, whose brokers may start later."""
 
 
 class ClusterFaults:
@@ -321,9 +323,16 @@ class ClusterFaults:
             self._restart_without_directory(process)
 
     def _restart_without_directory(self, process: BrokerProcess) -> None:
-        """Restart a broker that has lost a log directory."""
-        if process.is_up and has_lost_directory(process):
+        """Restart a broker that has lost a log directory, or a log of which another replica leads now."""
+        if process.is_up and (has_lost_directory(process) or self._refuses_to_begin_empty(process)):
             process.stop()
+
+    def _refuses_to_begin_empty(self, process: BrokerProcess) -> bool:
+        assert process.broker is not None
+        replicas, stored = process.broker.services.replicas, self._world.stored_partitions()
+        number = self._world.brokers.index(process) + 1
+        lost = [key for key in replicas.lost_logs if key in stored and replicas.is_offline(*key)]
+        return any(stored[key].state.leader not in (NO_LEADER, number) for key in lost)
 
     def _when_ended(self, process: BrokerProcess) -> Callable[[str], None]:
         def ended(how: str) -> None:
