@@ -9,7 +9,7 @@ from odradek.replication.controller.topics import changes
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.loader import load_topic
 from odradek.replication.metadata.store import SetData, run_now
-from odradek.replication.tests.cluster_requests import alter, create, states
+from odradek.replication.tests.cluster_requests import alter, create, delete, nodes, states
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import lose_next_response
 
@@ -160,3 +160,22 @@ def test_random(seed):
     partition = world.active.controller.image.topics["t"].partitions[0]
     assert (partition.replicas, set(partition.isr)) == (target, set(target))
     assert {broker_id for broker_id, fake in world.fakes.items() if ("t", 0) in fake.roles} == set(target)
+
+
+def test_a_topic_whose_deletion_has_begun_is_not_led_again_because_a_removed_replica_remains(world):
+    """The next controller took it for a topic that is being reassigned, and its leader began with an empty log."""
+    create(world, "u", (2, 3))
+    world.fakes[3].is_up = False
+    controller = world.active.controller
+    world.run(controller.request("reassign", lambda: controller.reassignments.begin("u", {0: [2]})))
+    assert list(controller.context.stopping.values()) == [(3,)]
+    assert delete(world, "u") == {}
+    assert ("u", 0) in world.fakes[2].deleted
+    world.take()
+    world.crash(1)
+    world.executor.finish()
+    assert not [request for request in world.take()[2] if request[0] == "LAI" and "u-0" in request[1]]
+    world.crash(3)
+    world.executor.finish()
+    world.start(3)
+    assert nodes(world, znodes.TOPICS) == ["t"]

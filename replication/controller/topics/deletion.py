@@ -177,11 +177,26 @@ class TopicDeletion:
         self._blocked.update(blocked)
         ready = [image.topics[name] for name in names if name not in self._blocked]
         if ready:
+            # Replicas that a reassignment has removed are deleted here, too: it waits no longer for their brokers.
+            whole = [_as_assigned(self._context.with_stopping(topic)) for topic in ready]
+            await self._write_assignments(one for one, topic in zip(whole, ready, strict=True) if one != topic)
             await self._write_offline(ready)
             self._drop([topic.name for topic in ready])
-            # Replicas that a reassignment has removed are deleted here, too: it waits no longer for their brokers.
-            await self.replicas.begin([self._context.with_stopping(topic) for topic in ready], image.brokers)
+            await self.replicas.begin(whole, image.brokers)
         return blocked
+
+    async def _write_assignments(self, topics: Iterable[TopicMetadata]) -> None:
+        """Write the replicas of topics without those that are being removed.
+
+        Otherwise the next controller would regard the topics as being reassigned, which needs leaders, and their
+        leaders would begin with empty logs.
+        """
+        for topic in topics:
+            data = await self._context.encode_topic(topic, {})
+            try:
+                await self._context.write([SetData(znodes.topic_path(topic.name), data)])
+            except TransactionError as error:
+                logger.warning("cannot write the replicas of a deleted topic topic=%s: %s", topic.name, error)
 
     @property
     def has_blocked(self) -> bool:
@@ -306,3 +321,8 @@ class TopicDeletion:
         self._unfinished.pop(name, None)
         if self.replicas is not None:
             self.replicas.forget(name)
+
+
+def _as_assigned(topic: TopicMetadata) -> TopicMetadata:
+    """Return a topic whose replicas are all assigned to it, also those that are being removed."""
+    return topic._replace(partitions=tuple([one._replace(adding=(), removing=()) for one in topic.partitions]))
