@@ -11,7 +11,6 @@ import pytest
 from compat_tests import transaction_frames as frames
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import RunningTool, ToolResult, run
-from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
 from compat_tests.clients.common import ClientError, ConsumerOptions, Message, ProducerOptions, read, wait_until
 
@@ -350,11 +349,7 @@ def test_a_hanging_transaction_is_found_and_aborted(start_broker, unique, make_a
     broker = start_broker({"transaction.partition.verification.enable": "false"})
     with make_admin(broker) as admin:
         admin.create_topic(unique)
-    with Connection(broker.port) as connection:
-        frames.await_coordinator(connection)
-        frames.await_topic(connection, unique)
-        late = frames.start(connection, unique)
-        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    [late] = frames.leave_hanging(broker.port, unique, unique)
     to_broker = ["--bootstrap-server", broker.bootstrap_servers]
     of_partition = ["--topic", unique, "--partition", "0"]
 

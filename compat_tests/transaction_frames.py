@@ -539,3 +539,19 @@ def await_topic(connection: Connection, topic: str, partitions: int = 1) -> Any:
             return response.topic_id
         assert time.monotonic() < give_up_at, f"{topic} has no leader"
         time.sleep(0.02)
+
+
+def leave_hanging(port: int, topic: str, *transactional_ids: str) -> list[Producer]:
+    """Begin transactions that no coordinator has, one in each partition of a new topic; return their producers.
+
+    A late batch does so at a broker that does not verify transactions.
+    """
+    producers = []
+    with Connection(port) as connection:
+        await_coordinator(connection)
+        await_topic(connection, topic, len(transactional_ids))
+        for partition, transactional_id in enumerate(transactional_ids):
+            late = start(connection, transactional_id)
+            assert produce(connection, late, (topic, partition), records_of(late), version=10) == (0, 0)
+            producers.append(late)
+    return producers

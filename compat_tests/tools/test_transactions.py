@@ -8,7 +8,6 @@ import pytest
 from compat_tests import transaction_frames as frames
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import run
-from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
 from compat_tests.clients.common import Message, ProducerOptions, wait_until
 from odradek.tools.cli.main import main
@@ -97,13 +96,7 @@ def test_an_abort_beside_that_of_the_tool(start_broker, unique, capsys):
     broker = start_broker({"transaction.partition.verification.enable": "false"})
     address = ["--bootstrap-server", broker.bootstrap_servers]
     assert main(["topic", "create", unique, "-p", "2", *address]) == 0
-    with Connection(broker.port) as connection:
-        frames.await_coordinator(connection)
-        frames.await_topic(connection, unique, 2)
-        for partition in (0, 1):
-            late = frames.start(connection, f"{unique}-{partition}")
-            produced = frames.produce(connection, late, (unique, partition), frames.records_of(late), version=10)
-            assert produced == (0, 0)
+    frames.leave_hanging(broker.port, unique, f"{unique}-0", f"{unique}-1")
 
     def describe_by_tool(partition):
         options = ["--topic", unique, "--partition", str(partition)]
@@ -143,11 +136,7 @@ def test_a_hanging_transaction(start_broker, unique, capsys):
     broker = start_broker({"transaction.partition.verification.enable": "false"})
     address = ["--bootstrap-server", broker.bootstrap_servers]
     assert main(["topic", "create", unique, "-p", "1", *address]) == 0
-    with Connection(broker.port) as connection:
-        frames.await_coordinator(connection)
-        frames.await_topic(connection, unique)
-        late = frames.start(connection, unique)
-        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    [late] = frames.leave_hanging(broker.port, unique, unique)
 
     def find():
         capsys.readouterr()

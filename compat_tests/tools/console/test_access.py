@@ -9,7 +9,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from compat_tests import transaction_frames as frames
 from compat_tests.backends import BROKERS
-from compat_tests.bad_frames import Connection
 from compat_tests.clients import load
 from compat_tests.clients.common import Message, ProducerOptions, wait_until
 from compat_tests.conftest import SHARED_PROPERTIES
@@ -154,11 +153,7 @@ def test_only_open_transactions_are_longer_than_their_timeout(console, broker, a
 
 def test_a_hanging_transaction(console, broker, admin, unique):
     admin.create_topic(unique, 1)
-    with Connection(broker.port) as connection:
-        frames.await_coordinator(connection)
-        frames.await_topic(connection, unique)
-        late = frames.start(connection, unique)
-        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    [late] = frames.leave_hanging(broker.port, unique, unique)
     assert "There are none" in console.get(f"/transactions/hanging?topic={unique}").text
     wait_until(lambda: len(console.get(f"/transactions/hanging?topic={unique}&age=0").rows) > 1)
     row = console.get("/transactions/hanging?age=0").find_row(unique)
@@ -167,11 +162,7 @@ def test_a_hanging_transaction(console, broker, admin, unique):
 
 def test_open_and_hanging_transactions_in_a_browser(browser, console, broker, admin, unique):
     admin.create_topic(unique, 1)
-    with Connection(broker.port) as connection:
-        frames.await_coordinator(connection)
-        frames.await_topic(connection, unique)
-        late = frames.start(connection, unique)
-        assert frames.produce(connection, late, (unique, 0), frames.records_of(late), version=10) == (0, 0)
+    [late] = frames.leave_hanging(broker.port, unique, unique)
     options = ProducerOptions(transactional_id=f"{unique}-open", transaction_timeout_ms=1000)
     with CLIENT.Producer(broker.bootstrap_servers, options) as producer:
         producer.begin()
