@@ -1,4 +1,4 @@
-"""How the reader of assigned partitions treats the errors of librdkafka."""
+"""The reader of assigned partitions: errors of librdkafka and repeated offsets."""
 
 import pytest
 from confluent_kafka import KafkaError
@@ -36,7 +36,7 @@ class Consumer:
 
 @pytest.fixture
 def reader():
-    return AssignedReader("reader", "nobody:1", "t", 3, Sightings())
+    return AssignedReader("reader", "127.0.0.1:1", "t", 3, Sightings())
 
 
 def test_a_reported_truncation_continues_at_the_position_of_the_reader(reader):

@@ -121,16 +121,21 @@ class LogDirectories:
 
     # Lost logs
 
+    @property
+    def may_lack_logs(self) -> bool:
+        """True if a directory was new at this start, or at an earlier one since which logs have remained missing."""
+        return any(directory.may_lack_logs for directory in self.online())
+
     def find_lost_logs(self, missing: Collection[Key]) -> Collection[Key]:
         """Return those of the missing logs that may have been lost with a disk; forget earlier ones if there are none.
 
         `missing` are the partitions without a log that were assigned to this broker before its start. They are returned
-        if a directory was new at this start, or at an earlier one since which logs have remained missing. Otherwise
-        they were not created before the last stop, or their directory is not in log.dirs any more.
+        if directories `may_lack_logs`. Otherwise they were not created before the last stop, or their directory is not
+        in log.dirs any more.
         """
         if not missing:
             self.forget_lost_logs()
-        return missing if any(directory.may_lack_logs for directory in self.online()) else ()
+        return missing if self.may_lack_logs else ()
 
     def forget_lost_logs(self) -> None:
         """Regard all logs as present from the next start on."""

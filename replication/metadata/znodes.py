@@ -103,7 +103,7 @@ def restart_path(broker_id: int) -> str:
 
 
 class Restart(IntEnum):
-    """What a broker that registers has of the records that it acknowledged before, the worst first.
+    """State of the logs of a broker that registers, compared with what it acknowledged before; the worst first.
 
     LOST: the broker is another process, and logs were lost with a disk
     LOSSY: the broker is another process, and its logs may lack the last records

@@ -485,7 +485,7 @@ class ReplicaManager:
             key not in self.partitions
             and self._broker_id in topic.partitions[index].replicas
             and key not in self._undeleted
-            and not (key in self.lost_logs and self._has_lost_log(topic, index))
+            and not self._has_lost_log(topic, index)
         )
 
     def _apply_one(self, topic: TopicMetadata, index: int, metadata: PartitionMetadata, config: LogConfig) -> None:
@@ -555,7 +555,7 @@ class ReplicaManager:
         cluster the controller decides which partitions are new.
         """
         key = (topic.name, index)
-        if key in self.lost_logs and self._has_lost_log(topic, index):
+        if self._has_lost_log(topic, index):
             logger.error(
                 "the log of an in-sync replica is missing in a new log directory, and no empty one is created: others "
                 "would be truncated; restart this broker when another replica leads, or elect one "

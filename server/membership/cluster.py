@@ -404,6 +404,8 @@ class ClusterMembership:
     def _examine_logs(self, logs: LogManager, replicas: ReplicaManager) -> Restart:
         """Return what the logs may lack, and let `replicas` have those that were lost with a disk."""
         stored, self._stored = self._stored, ClusterMetadata()
+        if not logs.log_dirs.may_lack_logs:
+            return Restart.LOSSY
         me, known = self._config.node_id, logs.table
         missing = [
             (topic.name, index)
