@@ -27,6 +27,9 @@ SHARED_PROPERTIES = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
 
+# Tests write records of years ago. The first retention check, 30 seconds after the start, would delete them.
+NO_RETENTION_CHECKS = {"log.initial.task.delay.ms": "86400000", "log.retention.check.interval.ms": "86400000"}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*features): runs with the client libraries that have these")
@@ -60,7 +63,7 @@ def broker(backend: str, request: pytest.FixtureRequest) -> Iterator[Broker]:
     """One broker for all tests that share it; they use different topic and group names."""
     if backend == "kafka":
         request.getfixturevalue("kafka_jars")
-    with BROKERS[backend](SHARED_PROPERTIES) as started:
+    with BROKERS[backend]({**SHARED_PROPERTIES, **NO_RETENTION_CHECKS}) as started:
         yield started
 
 

@@ -51,7 +51,7 @@ class Kafka(ApacheKafkaBroker):
 
 @pytest.fixture(scope="module", params=["odradek", "kafka"])
 def ports(request: pytest.FixtureRequest, directory: Path, kafka_jars: list[Path]) -> Iterator[tuple[int, int]]:
-    first, second = processes.free_ports(2)
+    first, second = processes.lasting_ports(2)
     kind = OdradekBroker if request.param == "odradek" else Kafka
     with kind(properties(directory, [first, second])):
         yield first, second

@@ -138,7 +138,7 @@ def test_a_mixed_cluster_shares_tokens(tmp_path: Path) -> None:
     }
 
     def listeners() -> dict[str, str]:
-        plain, sasl = processes.free_ports(2)
+        plain, sasl = processes.lasting_ports(2)
         return {"listeners": f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}"}
 
     def login(properties: dict[str, str]) -> Login:

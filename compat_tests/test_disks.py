@@ -58,7 +58,6 @@ def broker_on(tmp_path: Path) -> Iterator[Callable[..., OdradekBroker]]:
         def start(*disks: Disk, **properties: str) -> OdradekBroker:
             settings = {
                 "log.dirs": ",".join(str(disk.path / "data") for disk in disks),
-                "listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}",
                 "log.segment.bytes": str(MEBIBYTE),
                 **{name.replace("_", "."): value for name, value in properties.items()},
             }

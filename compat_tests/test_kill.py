@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from kafka import TopicPartition
 
-from compat_tests import limits, processes
+from compat_tests import limits
 from compat_tests.clients import load
 from compat_tests.clients.common import wait_until
 from compat_tests.kill.files import check_directory
@@ -75,10 +75,9 @@ def quiet_clients() -> Iterator[None]:
 
 
 @pytest.fixture
-def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str, backend: str) -> Iterator[Any]:
+def killed(start_broker: Callable[..., Any], tmp_path: Path, seed: str) -> Iterator[Any]:
     """A broker to be killed. After a failure its directory is kept, and the command to repeat the test is printed."""
-    listeners = {"listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}"}
-    broker = start_broker({**BROKER, **(listeners if backend == "odradek" else {})}, directory=tmp_path / "broker")
+    broker = start_broker(BROKER, directory=tmp_path / "broker")
     try:
         yield broker
     finally:

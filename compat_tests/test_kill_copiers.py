@@ -161,11 +161,10 @@ def disturb(broker: Any, running: list[Copier], chance: random.Random) -> None:
 @pytest.mark.timeout(limits.KILLS_S)
 @pytest.mark.parametrize("transaction_version", [2, 1])
 def test_the_output_equals_the_input(
-    start_broker: Callable[..., Any], backend: str, tmp_path: Path, transaction_version: int
+    start_broker: Callable[..., Any], tmp_path: Path, transaction_version: int
 ) -> None:
     seed = os.environ.get("ODRADEK_KILL_SEED") or secrets.token_hex(4)
-    own = {"listeners": f"PLAINTEXT://127.0.0.1:{processes.lasting_port()}"} if backend == "odradek" else {}
-    broker = start_broker({"log.roll.ms": "3000", **own}, directory=tmp_path / "broker")
+    broker = start_broker({"log.roll.ms": "3000"}, directory=tmp_path / "broker")
     bootstrap = broker.bootstrap_servers
     with load("kafka_python").Admin(bootstrap) as admin:
         for topic in (INPUT, "output-java", "output-librdkafka"):

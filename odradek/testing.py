@@ -23,6 +23,7 @@ from typing import Self
 
 from odradek.broker_log import BrokerLog
 from odradek.managed_process import ManagedProcess
+from odradek.ports import PortReservation
 
 TEST_PROPERTIES: Mapping[str, str] = {
     "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -84,6 +85,7 @@ class OdradekBroker(ManagedProcess):
         given = {"log.dirs": str(self.data_dir), **TEST_PROPERTIES, **(properties or {})}
         self.properties: dict[str, str] = {name: str(value) for name, value in given.items()}
         self.addresses: tuple[str, ...] = ()
+        self._reservations: list[PortReservation] = []
         self._log_level = log_level
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -129,6 +131,7 @@ class OdradekBroker(ManagedProcess):
         if self.is_running:
             return self
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._reserve_ports()
         log = BrokerLog(self._log_level)
         arguments = ["start", "--log-level", log.process_level]
         for name, value in self.properties.items():
@@ -136,7 +139,6 @@ class OdradekBroker(ManagedProcess):
         self._process = _Process(arguments, log, self._log_path)
         _running[id(self)] = self
         self.addresses = self._await_start(self._process)
-        self._keep_ports()
         return self
 
     def stop(self) -> int:
@@ -169,6 +171,8 @@ class OdradekBroker(ManagedProcess):
         try:
             self.stop()
         finally:
+            for reservation in self._reservations:
+                reservation.release()
             if self._is_temporary:
                 self._last_log = self.log_text()
                 shutil.rmtree(self.directory, ignore_errors=True)
@@ -216,16 +220,14 @@ class OdradekBroker(ManagedProcess):
         _running.pop(id(self), None)
         return code
 
-    def _keep_ports(self) -> None:
-        """Replace port 0 by the bound ports, so that a restart binds the same ports."""
-        ports = [address.rpartition(":")[2] for address in self.addresses]
-        for name in ("listeners", "advertised.listeners"):
-            entries = self.properties.get(name, "").split(",")
-            if len(entries) == len(ports):
-                pairs = zip(entries, ports, strict=True)
-                kept = ",".join(_PORT_ZERO.sub(f":{port}", entry) for entry, port in pairs)
-                if name in self.properties:
-                    self.properties[name] = kept
+    def _reserve_ports(self) -> None:
+        """Replace port 0 of the listeners by reserved ports, so that a restart binds the same ports."""
+
+        def reserve(_: re.Match[str]) -> str:
+            self._reservations.append(PortReservation())
+            return f":{self._reservations[-1].port}"
+
+        self.properties["listeners"] = _PORT_ZERO.sub(reserve, self.properties["listeners"])
 
     def _failure(self, what: str) -> BrokerFailedError:
         tail = "\n".join(f"    {line}" for line in self.log_text().splitlines()[-30:])

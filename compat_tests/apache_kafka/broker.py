@@ -22,12 +22,11 @@ from compat_tests import limits, processes
 from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.jars import java, kafka_classpath
 from odradek.managed_process import ManagedProcess
+from odradek.ports import PortReservation
 
 NODE_ID = 1
 CLUSTER_ID = "b2RyYWRlay1jb21wYXRAAA"
-START_ATTEMPTS = 3
 READY_LINE = "Kafka Server started"
-PORT_TAKEN = "Address already in use"
 
 # Half the start-up time of the default, and less memory; for measurements pass jvm_options=().
 QUICK_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
@@ -93,8 +92,8 @@ class ApacheKafkaBroker(ManagedProcess):
         self.directory.mkdir(parents=True, exist_ok=True)
         self.data_dir = self.directory / "data"
         self.log_file = self.directory / "broker.log"
-        self.port = 0
-        self._controller_port = 0
+        self._reservations = [PortReservation(), PortReservation()]
+        self.port, self._controller_port = (reservation.port for reservation in self._reservations)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -111,20 +110,12 @@ class ApacheKafkaBroker(ManagedProcess):
         """Format the data directory if necessary, start the process and return when the broker accepts requests."""
         if not (self.data_dir / "meta.properties").exists():
             self._format()
-        for attempt in range(START_ATTEMPTS):
-            first_start = self.port == 0
-            if first_start:
-                self.port, self._controller_port = processes.free_ports(2)
-            try:
-                self._start_once()
-                return self
-            except BrokerError:
-                lost_race = first_start and PORT_TAKEN in self.log_text()
-                self._reap()
-                if not lost_race or attempt == START_ATTEMPTS - 1:
-                    raise
-                self.port = 0
-        raise AssertionError("unreachable")
+        try:
+            self._start_once()
+        except BaseException:
+            self._reap()
+            raise
+        return self
 
     def stop(self) -> None:
         """Stop the broker cleanly (SIGTERM)."""
@@ -157,6 +148,8 @@ class ApacheKafkaBroker(ManagedProcess):
     def close(self) -> None:
         """Kill the process and remove the temporary directory."""
         self._reap()
+        for reservation in self._reservations:
+            reservation.release()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -22,8 +22,7 @@ TIME_MS = 1_700_000_000_000
 @pytest.fixture
 def group(broker, admin, unique):
     """A group that has committed 4 of the 10 records in partition 0 of a topic of its name; 3 are in partition 1."""
-    # The records are older than the default retention, which a broker may apply at any time.
-    admin.create_topic(unique, 2, configs={"retention.ms": "-1"})
+    admin.create_topic(unique, 2)
     with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
         producer.produce(unique, [Message(b"x", partition=0, timestamp_ms=TIME_MS + n * 1000) for n in range(10)])
         producer.produce(unique, [Message(b"y", partition=1, timestamp_ms=TIME_MS) for _ in range(3)])

@@ -44,8 +44,7 @@ def stdin(monkeypatch):
 @pytest.fixture
 def filled(broker, admin, unique):
     """A topic with 6 records in partition 0, a second apart, and 3 in partition 1."""
-    # The records are older than the default retention, which a broker may apply at any time.
-    admin.create_topic(unique, 2, configs={"retention.ms": "-1"})
+    admin.create_topic(unique, 2)
     records = [Message(b'{"n": %d}' % n, b"k%d" % n, (("h", b"%d" % n),), 0, TIME_MS + n * 1000) for n in range(6)]
     records += [Message(value, b"x", (), 1, TIME_MS) for value in (b"plain", None, BYTES)]
     with CLIENT.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:

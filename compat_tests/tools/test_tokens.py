@@ -38,7 +38,7 @@ PROPERTIES = {
 @pytest.fixture(scope="module")
 def broker(backend, kafka_jars):
     """A broker with a listener of SASL, which is its address; `plain` is the address of another one."""
-    plain, sasl, controller = processes.free_ports(3)
+    plain, sasl, controller = processes.lasting_ports(3)
     listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}"
     properties = {**PROPERTIES, "listeners": listeners}
     if backend == "kafka":

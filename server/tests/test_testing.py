@@ -92,6 +92,20 @@ def test_a_restart_keeps_port_and_data(tmp_path, clean):
     assert (tmp_path / "here" / "data").is_dir()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve no port")
+def test_no_other_process_receives_the_port_of_a_broker_that_is_down():
+    with OdradekBroker() as broker:
+        port = broker.port
+        broker.stop()
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", port))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        assert broker.start().port == port
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
+
+
 def test_the_log_contains_lines_of_its_level():
     with OdradekBroker(log_level="warning") as broker:
         assert broker.addresses

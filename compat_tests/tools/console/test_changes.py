@@ -80,8 +80,6 @@ def test_a_record_is_produced_where_clients_produce_its_key(console, broker, adm
 
 
 def test_a_group_is_reset(console, broker, odradek, topic, unique):
-    # The records are older than the default retention, which a broker may apply at any time.
-    odradek("topic", "alter", topic, "--config", "retention.ms=-1")
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     for index in range(9):
         producer.produce(topic, str(index), timestamp=1000 * (index + 1))

@@ -41,9 +41,7 @@ def test_cluster_brokers_and_topics(console, admin, odradek, unique):
 
 
 def test_records_are_listed_searched_and_downloaded(console, broker, odradek, unique):
-    # The records are older than the default retention, which a broker may apply at any time.
-    configs = ("--config", "max.message.bytes=8000000", "--config", "retention.ms=-1")
-    odradek("topic", "create", unique, "--partitions", "2", *configs)
+    odradek("topic", "create", unique, "--partitions", "2", "--config", "max.message.bytes=8000000")
     large = json.dumps({"large": "x" * 5_000_000}).encode()
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "message.max.bytes": 8_000_000})
     for index in range(60):
