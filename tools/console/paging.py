@@ -11,12 +11,16 @@ Row = TypeVar("Row")
 
 
 class View(NamedTuple):
-    """The part of a table that the address of a page selects."""
+    """The part of a table that the address of a page selects.
+
+    prefix: what the names of the table's arguments begin with, on a page that has several tables
+    """
 
     search: str
     sort: str
     is_descending: bool
     page: int
+    prefix: str = ""
 
     @property
     def order(self) -> str:
@@ -52,15 +56,16 @@ class Shown(NamedTuple, Generic[Row]):
         return self.first + len(self.rows) - 1 if self.rows else 0
 
 
-def read_view(arguments: Mapping[str, str], columns: Sequence[str]) -> View:
+def read_view(arguments: Mapping[str, str], columns: Sequence[str], prefix: str = "") -> View:
     """Return the part that the arguments of an address select; the first of the columns orders without one."""
-    order = arguments.get("sort", "")
+    order = arguments.get(f"{prefix}sort", "")
     sort = order.removeprefix("-")
     return View(
-        arguments.get("search", "").strip(),
+        arguments.get(f"{prefix}search", "").strip(),
         sort if sort in columns else columns[0],
         order.startswith("-") and sort in columns,
-        _read_page(arguments.get("page", "")),
+        _read_page(arguments.get(f"{prefix}page", "")),
+        prefix,
     )
 
 

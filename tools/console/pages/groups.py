@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 from flask import Blueprint, request
 
 from odradek.tools.console.console import Console, get_arguments, get_console, render
-from odradek.tools.console.paging import read_view, select
+from odradek.tools.console.paging import Shown, read_view, select
 from odradek.tools.kafka.cluster import Cluster, RequestError
 from odradek.tools.kafka.groups import (
     Group,
     ListedGroup,
+    Member,
     PartitionLag,
     compute_lags,
     describe_groups,
@@ -24,6 +25,7 @@ groups = Blueprint("groups", __name__)
 
 _COLUMNS = ("name", "state", "type", "coordinator")
 _PARTITION_COLUMNS = ("topic", "committed", "end", "lag")
+_MEMBER_COLUMNS = ("client", "host", "partitions")
 
 
 class GroupLag(NamedTuple):
@@ -101,7 +103,20 @@ def show_group() -> str:
     }
     view = read_view(get_arguments(), _PARTITION_COLUMNS)
     shown = select(found.partitions, view, keys, lambda one: f"{one.topic}-{one.partition}")
-    return render("group.html", found=found, shown=shown, chart=console.lag_history.draw(name))
+    members = _select_members(found.group.members)
+    return render("group.html", found=found, shown=shown, members=members, chart=console.lag_history.draw(name))
+
+
+def _select_members(members: Sequence[Member]) -> Shown[Member]:
+    keys: dict[str, Any] = {
+        "client": lambda one: (one.client_id, one.instance_id or one.member_id),
+        "host": lambda one: one.host,
+        "partitions": lambda one: len(one.partitions),
+    }
+    view = read_view(get_arguments(), _MEMBER_COLUMNS, "member_")
+    return select(
+        members, view, keys, lambda one: " ".join((one.client_id, one.host, one.member_id, one.instance_id or ""))
+    )
 
 
 def sample_lag(console: Console) -> None:

@@ -23,7 +23,7 @@ from odradek.tools.console.console import Console
 from odradek.tools.console.pages.topics import MOST_MEASURED
 from odradek.tools.console.settings import ROWS_PER_PAGE, ConsoleSettings
 from odradek.tools.kafka import groups
-from odradek.tools.kafka.groups import Group, compute_lags
+from odradek.tools.kafka.groups import Group, Member, compute_lags
 from odradek.tools.kafka.offsets import LATEST
 
 WIDE = 3 * MOST_MEASURED
@@ -145,6 +145,28 @@ def test_the_partitions_of_a_group_are_on_pages(committed):
     assert page.count('<a href="/topics/t">') == ROWS_PER_PAGE
     assert f"page 1 of {WIDE // ROWS_PER_PAGE}" in page and f'data-label="Lag">{WIDE - 1:,}</td>' in page
     assert f"lag {sum(range(WIDE)):,}" in page
+
+
+def test_the_members_of_a_group_are_on_pages(committed, monkeypatch):
+    members = [Member(f"id-{n}", None, f"client-{n:03}", "/10.0.0.1", [("t", n)] * (n % 7)) for n in range(120)]
+    pages = import_module("odradek.tools.console.pages.groups")
+    monkeypatch.setattr(
+        pages, "describe_groups", lambda cluster, names: [Group("g", "Stable", "classic", "", 1, members)]
+    )
+
+    def find_clients(arguments):
+        page = get(FakeCluster(WIDE), f"/group?name=g{arguments}")
+        assert page.count('<a href="/topics/t">') == ROWS_PER_PAGE
+        return [int(part[:3]) for part in page.split('<th scope="row">client-')[1:]], page
+
+    clients, page = find_clients("&page=2")
+    assert clients == list(range(ROWS_PER_PAGE))
+    assert 'href="?name=g&amp;page=2&amp;member_page=3">Last' in page and "51\N{EN DASH}100 of 3,000" in page
+    clients, page = find_clients("&member_page=3&member_sort=-client")
+    assert clients == list(range(19, -1, -1)) and "101\N{EN DASH}120 of 120" in page
+    assert 'href="?name=g&amp;member_page=3&amp;member_sort=-client&amp;page=2">Next' in page
+    assert find_clients("&member_search=ID-11")[0] == [11, *range(110, 120)]
+    assert {n % 7 for n in find_clients("&member_sort=-partitions")[0]} == {6, 5, 4}
 
 
 def test_the_lag_of_a_group_needs_one_offset_of_each_partition(committed):
