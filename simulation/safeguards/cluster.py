@@ -183,7 +183,7 @@ CLUSTER_SAFEGUARDS: Final = (
         "A broker refuses requests of an earlier controller.",
         ((BrokerControl, "_refuse", _follow_any_controller),),
         ("follows the controller of epoch",),
-        86,
+        91,
         looks_inside=True,
     ),
     _cluster(
@@ -221,7 +221,7 @@ CLUSTER_SAFEGUARDS: Final = (
         "A new leader lists no end until its high watermark has reached the start of its epoch.",
         ((partition, "find_offset", _list_at_once),),
         (_K.END_FELL,),
-        6073,
+        6081,
     ),
     _cluster(
         "producer-id-blocks",

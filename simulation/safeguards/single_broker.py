@@ -288,7 +288,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
         "With flush.before.acks the high watermark, and with it each response, waits for the sync.",
         ((Partition, "configure", _synced_at_once),),
         (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK),
-        2,
+        17,
     ),
     Safeguard(
         "sync-errors",
@@ -310,7 +310,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
         "A READ_COMMITTED fetch returns no records of an open transaction.",
         ((LogState, "last_stable_offset", replaced_by(property(lambda self: self.high_watermark))),),
         (_K.DIRTY_READ, _K.ABORTED_READ),
-        0,
+        1,
     ),
     Safeguard(
         "aborted-list",
@@ -381,7 +381,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
             (_PendingRequest, "wait", _answered_before_it_is_saved),
         ),
         (_K.DELETION_UNDONE,),
-        235,
+        253,
     ),
     Safeguard(
         "topic-ids",
