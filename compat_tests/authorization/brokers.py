@@ -283,8 +283,11 @@ def _find_codes(answer: Any) -> set[int]:
 
 @functools.cache
 def batch(*, transactional: bool = False) -> bytes:
-    """Return a batch of one record; a transactional one is of a producer that does not exist."""
-    records = [(1_700_000_000_000, b"k", b"v", ())]
+    """Return a batch of one record; a transactional one is of a producer that does not exist.
+
+    Its time is the present: the brokers' checks of retention, at different times, would delete an older record.
+    """
+    records = [(int(time.time() * 1000), b"k", b"v", ())]
     if not transactional:
         return build_batch(records)
     return build_batch(records, producer_id=4711, producer_epoch=0, base_sequence=0, transactional=True)
