@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from compat_tests.clients.common import wait_until
 from odradek.protocol.messages.create_acls import CreateAclsRequest, CreateAclsRequestAclCreation
 from odradek.protocol.messages.delete_acls import DeleteAclsRequest, DeleteAclsRequestDeleteAclsFilter
 from odradek.protocol.messages.describe_acls import DescribeAclsRequest
@@ -53,6 +54,9 @@ FILTERS: list[Change] = [
 ]  # fmt: skip
 """Filters: ANY_FILTER with these changes."""
 
+LAST = {"resource_name": "last"}
+"""The change that makes the ACL of the last creation."""
+
 
 def answer_all(port: int, version: int) -> dict[str, Any]:
     """Send all requests; return by request what the broker answered. All ACLs are deleted at the end."""
@@ -65,10 +69,11 @@ def answer_all(port: int, version: int) -> dict[str, Any]:
             except ConnectionError:
                 answers[label] = "the connection was closed"
 
-    for number, changes in enumerate(CREATIONS):
+    for number, changes in enumerate([*CREATIONS, [LAST]]):
         creations = [CreateAclsRequestAclCreation(**{**CREATION, **change}) for change in changes]
         request = CreateAclsRequest(creations=creations)
         ask(f"create {number} {changes}", request, lambda r: [(one.error_code, one.error_message) for one in r.results])
+    _await_last(port, version)
     for filters in FILTERS:
         ask(f"describe {filters}", DescribeAclsRequest(**{**ANY_FILTER, **filters}), _list_described)
     requests: list[list[Change]] = [
@@ -78,6 +83,18 @@ def answer_all(port: int, version: int) -> dict[str, Any]:
         made = [DeleteAclsRequestDeleteAclsFilter(**{**ANY_FILTER, **change}) for change in deleted]
         ask(f"delete {number} {deleted}", DeleteAclsRequest(filters=made), _list_deleted)
     return answers
+
+
+def _await_last(port: int, version: int) -> None:
+    """Wait until the broker has all ACLs, which Apache Kafka acknowledges before, or has no authorizer."""
+    selected = DescribeAclsRequest(**{**ANY_FILTER, "pattern_type_filter": 3, "resource_name_filter": "last"})
+    with Wire(port) as wire:
+
+        def has_last() -> bool:
+            answer = wire.ask(selected, version)
+            return answer.error_code != 0 or bool(answer.resources)
+
+        wait_until(has_last, what="the last ACL")
 
 
 def _list_described(response: Any) -> Any:

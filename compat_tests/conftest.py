@@ -11,6 +11,7 @@ from compat_tests import clients, limits
 from compat_tests.apache_kafka import jars
 from compat_tests.backends import BROKERS, Broker
 from compat_tests.clients.common import Admin
+from compat_tests.plain_requests import wait_for_topics
 
 # Properties of both brokers: short delays for group tests, and values that the scenarios rely on.
 SHARED_PROPERTIES = {
@@ -95,7 +96,8 @@ def admin(broker: Broker) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def topic(unique: str, admin: Admin) -> str:
+def topic(unique: str, broker: Broker, admin: Admin) -> str:
     """A fresh topic with one partition."""
     admin.create_topic(unique, 1)
+    wait_for_topics(broker, [unique])
     return unique

@@ -21,7 +21,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from odradek.server.tests.test_broker_channel_process import Caller
-from odradek.server.tests.wire import Wire
+from odradek.server.tests.wire import Wire, until
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,8 @@ def test_a_transaction_is_verified(port: int) -> None:
 def test_markers_are_written(port: int) -> None:
     with Wire(port) as wire:
         wire.create_topic("marked")
-        wire.produce("marked", b"v")
+        # The broker acknowledges the creation before it has the topic.
+        until(lambda: wire.produce("marked", b"v").error_code == 0)
         topics = [
             WriteTxnMarkersRequestWritableTxnMarkerTopic(name=name, partition_indexes=[0])
             for name in ("marked", "absent")

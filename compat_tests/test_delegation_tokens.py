@@ -119,9 +119,11 @@ def test_brokers_of_a_cluster_share_tokens(tmp_path: Path) -> None:
             token = create(alice)
             assert describe(alice, "User:alice") == [token]
             other = alice._replace(servers=second)
-            other.as_token(token).run(tools.TOPICS, "--list")
+            # Each broker follows the changes of the other ones.
+            wait_until(other.as_token(token).is_accepted)
             other.run(TOKENS, "--expire", "--expiry-time-period", "-1", "--hmac", token.hmac)
-            assert describe(alice, "User:alice") == []
+            wait_until(lambda: describe(alice, "User:alice") == [])
+            wait_until(alice.as_token(token).is_refused)
             assert "Authentication failed" in alice.as_token(token).refusal(tools.TOPICS, "--list")
 
 

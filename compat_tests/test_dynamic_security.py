@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from compat_tests import processes
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.clients.common import wait_until
 from compat_tests.sasl_users import PLAIN_MODULE
 from odradek.testing import OdradekBroker
 
@@ -97,6 +98,8 @@ def test_kafka_configs_changes_the_users_of_a_listener(broker: OdradekBroker) ->
         [port] = processes.lasting_ports(1)
         kafka = stack.enter_context(ApacheKafkaWithSasl(port))
         alter(kafka.bootstrap_servers, {f"{PREFIX}{name}": value for name, value in CHANGES.items()})
+        # Apache Kafka acknowledges a change before its broker describes it.
+        wait_until(lambda: len(describe(kafka.bootstrap_servers)) == len(CHANGES))
         expected = describe(kafka.bootstrap_servers)
         assert describe(servers) == expected
         assert not [line for line in expected if "secret" in line]

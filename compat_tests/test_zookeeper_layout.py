@@ -3,6 +3,7 @@
 import pytest
 
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
+from compat_tests.clients.common import wait_until
 from odradek.replication.controller.registration import Registration, StartError, prepare_store
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
@@ -42,17 +43,18 @@ def read_tree(store, reactor):
     return nodes
 
 
-@pytest.mark.timeout(120)
 def test_apache_kafka_lays_out_the_same_nodes(ensemble, tmp_path):
     kafka = ZooKeeperModeBroker(5, f"{ensemble.connect}/theirs", tmp_path)
+    reactor = TestReactor()
     try:
         kafka.start()
+        theirs, ours = open_store(f"{ensemble.connect}/theirs", reactor), open_store(f"{ensemble.connect}/new", reactor)
+        reactor.run(prepare_store(ours, "an-id"))
+        # The broker reports its start before its controller has made this node.
+        wait_until(lambda: "/feature" in read_tree(theirs, reactor), what="the controller's nodes")
+        found, laid_out = read_tree(theirs, reactor), read_tree(ours, reactor)
     finally:
         kafka.close()
-    reactor = TestReactor()
-    theirs, ours = open_store(f"{ensemble.connect}/theirs", reactor), open_store(f"{ensemble.connect}/new", reactor)
-    reactor.run(prepare_store(ours, "an-id"))
-    found, laid_out = read_tree(theirs, reactor), read_tree(ours, reactor)
     # What the running broker and its controller have added.
     for path in ("/brokers/ids/5", "/controller", "/feature"):
         del found[path]
@@ -66,18 +68,17 @@ def test_apache_kafka_lays_out_the_same_nodes(ensemble, tmp_path):
     reactor.run(ours.close())
 
 
-@pytest.mark.timeout(120)
 def test_apache_kafka_joins_a_cluster_that_odradek_laid_out(ensemble, kafka):
     reactor = TestReactor()
     store = open_store(f"{ensemble.connect}/ours", reactor)
     assert "cluster.id=b2RyYWRlay1sYXlvdXQtQQ" in (kafka.data_dir / "meta.properties").read_text()
-    assert reactor.run(load_controller(store)) == (5, 1)
+    # The broker reports its start before it is the controller.
+    wait_until(lambda: reactor.run(load_controller(store)) == (5, 1), what="the controller")
     [registered] = reactor.run(load_brokers(store, ["5"]))
     assert registered.endpoints == (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", kafka.port),)
     reactor.run(store.close())
 
 
-@pytest.mark.timeout(120)
 def test_ids_and_addresses_of_apache_kafka_are_refused(ensemble, kafka):
     reactor = TestReactor()
     store = open_store(f"{ensemble.connect}/ours", reactor)
@@ -90,7 +91,6 @@ def test_ids_and_addresses_of_apache_kafka_are_refused(ensemble, kafka):
     reactor.run(store.close())
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("broker_id", "port", "reason"), [(1, 0, "NodeExists"), (2, 7777, "already registered")])
 def test_apache_kafka_refuses_ids_and_addresses_of_odradek(ensemble, tmp_path, broker_id, port, reason):
     reactor = TestReactor()

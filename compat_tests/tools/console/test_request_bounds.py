@@ -16,6 +16,7 @@ from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster
+from odradek.tools.kafka.log_dirs import fetch_log_dirs
 from odradek.tools.kafka.profile import Connection
 from odradek.tools.kafka.wire_client import WireClient, parse_addresses
 
@@ -86,6 +87,9 @@ def create(broker: Any, names: Sequence[str]) -> None:
 
         def check() -> None:
             assert all(one.partitions[0].leader_id >= 0 for one in cluster.fetch_topics(names))
+            # Apache Kafka creates the logs after it has the topics in its metadata.
+            stored = {one.topic for log_dir in fetch_log_dirs(cluster) for one in log_dir.replicas}
+            assert stored.issuperset(names)
 
         eventually(check)
 
