@@ -36,6 +36,9 @@ MUTATION, CONNECTIONS = "controller_mutation_rate", "connection_creation_rate"
 INVALID_REQUEST, UNSUPPORTED_VERSION, THROTTLING_QUOTA_EXCEEDED = 42, 35, 89
 EXACT, DEFAULT, SPECIFIED = 0, 1, 2
 
+MOST_DELAY_S = 2.0
+"""By which a busy machine may delay a response."""
+
 Entity = dict[str, str | None]
 
 
@@ -205,6 +208,11 @@ def measure(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
     began_s = time.monotonic()
     result = call(*arguments)
     return result, time.monotonic() - began_s
+
+
+def assert_waited(seconds: float, throttle_s: float, before_s: float) -> None:
+    """Check how long a request waited for the end of a throttle time, of which up to `before_s` had passed before."""
+    assert throttle_s - before_s - 0.3 < seconds < throttle_s + MOST_DELAY_S
 
 
 # -- APIs ----------------------------------------------------------------------------------------------------------
@@ -396,18 +404,18 @@ def test_a_producer_is_throttled_by_its_bytes_and_its_data_is_kept(connect: Call
     create_topic(admin, "topic")
     admin.set({"client-id": "limited"}, **{PRODUCER: 10_000.0})
     # 50 KB are the quota of 5 s, of which the window permits 2.
-    throttle_ms, seconds = measure(client.produce, "topic", 50_000)
+    throttle_ms, before_s = measure(client.produce, "topic", 50_000)
     assert throttle_ms == pytest.approx(3000, abs=150)
-    assert seconds < 1
+    assert before_s < MOST_DELAY_S
     # A client that does not wait is served only after the throttle time.
-    _, seconds = measure(client.heartbeat)
-    assert seconds == pytest.approx(3, abs=0.3)
+    assert_waited(measure(client.heartbeat)[1], 3, before_s)
     # The throttle time applies to the connection; the quota to all connections of the client id.
+    began_s = time.monotonic()
     client.produce("topic", 50_000)
     other = connect("limited")
     throttle_ms, seconds = measure(other.produce, "topic", 1)
-    assert throttle_ms > 2000
-    assert seconds < 1
+    assert throttle_ms > 2000 - (time.monotonic() - began_s) * 1000
+    assert seconds < MOST_DELAY_S
     assert measure(connect("unlimited").produce, "topic", 50_000)[0] == 0
 
 
@@ -416,8 +424,8 @@ def test_a_producer_without_acknowledgements_is_throttled(connect: Callable[[str
     admin, client = connect("admin"), connect("limited")
     create_topic(admin, "topic")
     admin.set({"client-id": "limited"}, **{PRODUCER: 10_000.0})
-    client.produce("topic", 40_000, acks=0)
-    assert measure(client.heartbeat)[1] == pytest.approx(2, abs=0.3)
+    _, before_s = measure(client.produce, "topic", 40_000, 0)
+    assert_waited(measure(client.heartbeat)[1], 2, before_s)
 
 
 @pytest.mark.side_by_side
@@ -427,12 +435,14 @@ def test_a_consumer_above_its_quota_gets_an_empty_response(connect: Callable[[st
     for _ in range(4):
         admin.produce("topic", 9000)
     admin.set({"client-id": "limited"}, **{CONSUMER: 10_000.0})
-    assert client.fetch("topic", 15_000) == (0, 1)
-    throttle_ms, partitions = client.fetch("topic", 15_000)
-    assert throttle_ms == pytest.approx(1000, abs=150)
+    first, first_s = measure(client.fetch, "topic", 15_000)
+    assert first == (0, 1)
+    (throttle_ms, partitions), before_s = measure(client.fetch, "topic", 15_000)
+    # The time since the first fetch is subtracted.
+    assert 1000 - (first_s + before_s) * 1000 - 150 < throttle_ms <= 1150
     assert partitions == 0
     (_, _), seconds = measure(client.fetch, "topic", 1)
-    assert seconds == pytest.approx(1, abs=0.3)
+    assert_waited(seconds, throttle_ms / 1000, before_s)
     # A throttled fetch does not count, so that a later one succeeds.
     time.sleep(1)
     assert client.fetch("topic", 1) == (0, 1)
@@ -486,11 +496,11 @@ def test_a_request_quota_throttles_for_at_most_a_sample(connect: Callable[[str],
     create_topic(admin, "topic")
     admin.set({"client-id": "limited"}, **{REQUEST: 0.0001})
     client.heartbeat()
-    throttle_ms = client.heartbeat()
+    throttle_ms, before_s = measure(client.heartbeat)
     assert throttle_ms == 1000
-    assert measure(client.heartbeat)[1] == pytest.approx(1, abs=0.3)
+    assert_waited(measure(client.heartbeat)[1], 1, before_s)
     # With acks=0 the time of a request does not count, but the connection is still muted.
-    assert measure(admin.heartbeat)[1] < 0.5
+    assert measure(admin.heartbeat)[1] < 1
 
 
 @pytest.mark.side_by_side
@@ -507,7 +517,7 @@ def test_connections_of_an_address_above_its_rate_are_closed_after_a_delay(conne
         except ClosedError:
             delays_s.append(time.monotonic() - began_s)
     assert 6 <= accepted < 9
-    assert 0.05 < max(delays_s) < 1.3
+    assert 0.05 < max(delays_s) < 1 + MOST_DELAY_S
     admin.set({"ip": "127.0.0.1"}, **{CONNECTIONS: None})
     assert connect("any").heartbeat() == 0
 
