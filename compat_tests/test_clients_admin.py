@@ -11,6 +11,7 @@ from compat_tests.clients.common import (
     ConsumerOptions,
     Message,
     ProducerOptions,
+    commit_in_group,
     read,
     wait_until,
 )
@@ -32,24 +33,6 @@ def expect(code: Code, call: Any, *arguments: Any, **options: Any) -> None:
 def produce(client: Any, broker: Any, topic: str, count: int) -> None:
     with client.Producer(broker.bootstrap_servers, ProducerOptions()) as producer:
         producer.produce(topic, [Message(b"%d" % n) for n in range(count)])
-
-
-def commit(consumer: Any, offsets: dict[tuple[str, int], tuple[int, str]]) -> None:
-    """Commit offsets, after a rebalance if one is in progress; all records have been read.
-
-    A client whose thread was not scheduled for long joins its group again; kafka-python refuses commits meanwhile.
-    """
-
-    def is_committed() -> bool:
-        try:
-            consumer.commit(offsets)
-        except ClientError as error:
-            assert error.code == Code.REBALANCE_IN_PROGRESS, error
-            consumer.poll(0.1)
-            return False
-        return True
-
-    wait_until(is_committed)
 
 
 @pytest.mark.side_by_side
@@ -182,7 +165,7 @@ def test_groups_are_listed_and_described(broker, client, own_admin, unique):
     with client.Consumer(broker.bootstrap_servers, options) as consumer:
         consumer.subscribe([unique], None)
         read(consumer, 4)
-        commit(consumer, {(unique, 0): (3, "three")})
+        commit_in_group(consumer, {(unique, 0): (3, "three")})
         assert unique in own_admin.groups()
         group = own_admin.describe_group(unique)
         assert (group.state, group.protocol, [m.client_id for m in group.members]) == (
@@ -203,7 +186,7 @@ def test_groups_are_deleted_when_empty(broker, client, own_admin, unique):
         consumer.subscribe([unique], None)
         consumer.poll(0.5)
         wait_until(lambda: (consumer.poll(0.1), own_admin.describe_group(unique).state == "Stable")[1])
-        commit(consumer, {(unique, 0): (0, "")})
+        commit_in_group(consumer, {(unique, 0): (0, "")})
         expect(Code.NON_EMPTY_GROUP, own_admin.delete_group, unique)
     wait_until(lambda: own_admin.describe_group(unique).state == "Empty")
     own_admin.delete_group(unique)

@@ -8,7 +8,9 @@ from compat_tests.clients.common import ConsumerOptions, Message, ProducerOption
 from compat_tests.clients.member import Member
 
 PARTITIONS = 6
-SESSION_TIMEOUT_MS = 3000
+SESSION_TIMEOUT_MS = 10_000
+"""Shorter than the wait for the end of a crashed member, and longer than the longest pause of a busy machine: the group
+would rebalance once more."""
 
 
 def all_partitions(topic: str) -> frozenset[tuple[str, int]]:

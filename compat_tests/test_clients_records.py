@@ -14,6 +14,7 @@ from compat_tests.clients.common import (
     Message,
     ProducerOptions,
     Received,
+    commit_in_group,
     numbers,
     read,
 )
@@ -226,14 +227,14 @@ def test_records_survive_a_clean_stop_and_a_crash(start_broker, client, unique):
     broker = start_broker()
     with client.Admin(broker.bootstrap_servers) as admin:
         admin.create_topic(unique)
-    options = ConsumerOptions(group=unique, session_timeout_ms=6000)
+    options = ConsumerOptions(group=unique, session_timeout_ms=10_000)
     for number, clean in enumerate((True, False)):
         produce(client, broker, unique, [Message(b"%d" % n) for n in range(number * 50, number * 50 + 50)])
         with client.Consumer(broker.bootstrap_servers, options) as consumer:
             consumer.subscribe([unique], None)
             records = read(consumer, 50)
             assert numbers(records) == list(range(number * 50, number * 50 + 50))
-            consumer.commit({(unique, 0): (number * 50 + 50, "so far")})
+            commit_in_group(consumer, {(unique, 0): (number * 50 + 50, "so far")})
         broker.restart(clean=clean)
     assert numbers(consume(client, broker, unique, 100)) == list(range(100))
     with client.Consumer(broker.bootstrap_servers, options) as consumer:
@@ -252,9 +253,9 @@ def test_clients_continue_after_a_restart_while_running(start_broker, client, un
         consumer.subscribe([unique], None)
         producer.produce(unique, [Message(b"before")])
         assert read(consumer, 1)[0].value == b"before"
-        consumer.commit({(unique, 0): (1, "")})
+        commit_in_group(consumer, {(unique, 0): (1, "")})
         broker.restart(clean=True)
         assert producer.produce(unique, [Message(b"after")])[0].offset == 1
         assert read(consumer, 1)[0].value == b"after"
-        consumer.commit({(unique, 0): (2, "")})
+        commit_in_group(consumer, {(unique, 0): (2, "")})
         assert consumer.committed((unique, 0)) == 2

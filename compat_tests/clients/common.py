@@ -248,7 +248,7 @@ def numbers(records: Iterable[Received]) -> list[int]:
     return [int(record.value or b"") for record in records]
 
 
-def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received]:
+def read(consumer: Consumer, count: int, timeout_s: float = limits.CONDITION_S) -> list[Received]:
     """Poll until `count` records have arrived. Raises AssertionError if they do not arrive in time."""
     records: list[Received] = []
     give_up_at = time.monotonic() + timeout_s
@@ -256,6 +256,24 @@ def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[Received
         records += consumer.poll(0.2)
         assert time.monotonic() < give_up_at, f"{len(records)} of {count} records in {timeout_s} s"
     return records
+
+
+def commit_in_group(consumer: Consumer, offsets: Mapping[Partition, tuple[int, str]]) -> None:
+    """Commit offsets, after a rebalance if one is in progress; all records have been read.
+
+    A client whose thread was not scheduled for long joins its group again; kafka-python refuses commits meanwhile.
+    """
+
+    def is_committed() -> bool:
+        try:
+            consumer.commit(offsets)
+        except ClientError as error:
+            assert error.code == Code.REBALANCE_IN_PROGRESS, error
+            consumer.poll(0.1)
+            return False
+        return True
+
+    wait_until(is_committed)
 
 
 def repeat(action: Callable[[], Result], is_transient: Callable[[Exception], bool], timeout_s: float) -> Result:

@@ -2,8 +2,9 @@
 
     python -m compat_tests.clients.member <library> <bootstrap> <topic> <options as JSON>
 
-It prints one JSON line for each event: {"event": "assigned" | "revoked" | "lost" | "records", ...}; it leaves the group
-and ends when its input ends. With ODRADEK_COMPAT_MEMBER_LOG=DEBUG the library's log is printed.
+It prints one JSON line for each event: {"event": "assigned" | "revoked" | "lost" | "records", ...}, of records after it
+has committed them; it leaves the group and ends when its input ends. With ODRADEK_COMPAT_MEMBER_LOG=DEBUG the library's
+log is printed.
 """
 
 import json
@@ -16,9 +17,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.clients import load
-from compat_tests.clients.common import ConsumerOptions, Partition, wait_until
+from compat_tests.clients.common import ClientError, Consumer, ConsumerOptions, Partition, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,7 +60,7 @@ class Member:
     def values(self) -> list[str]:
         return [value for e in list(self.events) if e["event"] == "records" for value in e["values"]]
 
-    def wait_for_assignment(self, count: int, timeout_s: float = 25) -> frozenset[Partition]:
+    def wait_for_assignment(self, count: int, timeout_s: float = limits.CONDITION_S) -> frozenset[Partition]:
         wait_until(lambda: len(self.assignment) == count, timeout_s, f"{self.name} holds {count}: {self.events}")
         return self.assignment
 
@@ -67,7 +68,7 @@ class Member:
         """Close the consumer by the library's method and wait for the end of the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(limits.CONDITION_S)
 
     def crash(self) -> None:
         self._process.kill()
@@ -90,21 +91,38 @@ def main() -> None:
         sys.stdin.read()
         is_leaving.set()
 
+    uncommitted: dict[Partition, tuple[list[str], int]] = {}
+
     def report(what: str, partitions: list[Partition]) -> None:
+        if what != "assigned":
+            # Their records come again, to this member or to another one.
+            for partition in partitions:
+                uncommitted.pop(partition, None)
         print(json.dumps({"event": what, "partitions": partitions}), flush=True)
 
     threading.Thread(target=listen, daemon=True).start()
     with load(library).Consumer(bootstrap, ConsumerOptions(**json.loads(options))) as consumer:
         consumer.subscribe([topic], report)
         while not is_leaving.is_set():
-            records = consumer.poll(0.1)
-            if records:
-                ends = {(r.topic, r.partition): (r.offset + 1, "") for r in records}
-                print(
-                    json.dumps({"event": "records", "values": [(r.value or b"").decode() for r in records]}),
-                    flush=True,
-                )
-                consumer.commit(ends)
+            for record in consumer.poll(0.1):
+                partition = (record.topic, record.partition)
+                values, _ = uncommitted.get(partition, ([], 0))
+                uncommitted[partition] = ([*values, (record.value or b"").decode()], record.offset + 1)
+            found = dict(uncommitted)
+            if found and is_committed(consumer, {partition: (end, "") for partition, (_, end) in found.items()}):
+                uncommitted.clear()
+                every = [value for values, _ in found.values() for value in values]
+                print(json.dumps({"event": "records", "values": every}), flush=True)
+
+
+def is_committed(consumer: Consumer, ends: Mapping[Partition, tuple[int, str]]) -> bool:
+    """Commit offsets; return False if the broker or the library refuses it, as during a rebalance."""
+    try:
+        consumer.commit(ends)
+    except ClientError as error:
+        print(f"the commit is repeated: {error}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 if __name__ == "__main__":
