@@ -135,7 +135,8 @@ def test_offsets_are_committed_with_the_records(broker, client, library, unique,
 
 
 def test_a_transaction_past_its_timeout_is_aborted(broker, client, library, topic, unique):
-    with producer(client, broker, unique, transaction_timeout_ms=1000) as late:
+    # The time that a busy machine may take to write the record.
+    with producer(client, broker, unique, transaction_timeout_ms=3000) as late:
         late.begin()
         late.produce(topic, messages(0))
         options = ConsumerOptions(committed_only=True)

@@ -41,6 +41,9 @@ TOPIC = "transactions-coordinator"
 HERE, THERE = (TOPIC, 0), (TOPIC, 1)
 NO_ONE = (-1, -1)
 
+WRITTEN_MS = 2000
+"""The timeout of a transaction that ends by it: longer than a busy machine takes to write a record."""
+
 _numbers = itertools.count()
 
 
@@ -614,7 +617,7 @@ def test_listing_by_pattern(connection, name):
 
 
 def test_a_transaction_past_its_timeout_is_aborted(connection, name):
-    producer = start(connection, name, timeout_ms=100)
+    producer = start(connection, name, timeout_ms=WRITTEN_MS)
     add_partitions(connection, producer, [HERE])
     base = write(connection, producer, HERE, records_of(producer))
     assert base >= 0

@@ -52,7 +52,9 @@ STEPS = 150
 SEEDS = int(os.environ.get("ODRADEK_TRANSACTION_SEEDS", "1"))
 IDS, PARTITIONS = 2, 3
 VALID_SHARE = 0.75
-SETTLE_S = 3
+SETTLE_S = 10
+TIMEOUT_MS = 900_000
+"""Of transactions: none ends by it, also not while a broker starts."""
 
 
 class Side:
@@ -74,7 +76,7 @@ class Side:
             admin.create_topic(self.topic, PARTITIONS)
         await_topic(self.connection, self.topic, PARTITIONS)
         self.ids = {-1: -1}
-        self.history = [[start(self.connection, f"{name}-{number}")] for number in range(IDS)]
+        self.history = [[start(self.connection, f"{name}-{number}", timeout_ms=TIMEOUT_MS)] for number in range(IDS)]
         for known in self.history:
             self.named(known[0].producer_id)
 
@@ -229,7 +231,7 @@ def _remember(side: Side, number: int, producer: Producer) -> None:
 
 def do_init(side: Side, who: Producer, number: int, version: int, with_producer: bool) -> Any:
     given = (who.producer_id, who.epoch) if with_producer and who.epoch >= 0 else (-1, -1)
-    response = init(side.connection, who.transactional_id, producer=given, version=version)
+    response = init(side.connection, who.transactional_id, producer=given, timeout_ms=TIMEOUT_MS, version=version)
     if response.code == Code.NONE:
         _remember(side, number, Producer(who.transactional_id, response.producer_id, response.epoch))
     return response._replace(producer_id=side.named(response.producer_id))

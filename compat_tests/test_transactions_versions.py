@@ -166,7 +166,8 @@ def test_fencing_at_version_1(connection, level_1):
 
 
 def test_a_timeout_at_version_1(connection, level_1):
-    late = start(connection, "at-1-late", timeout_ms=100)
+    # The timeout is longer than a busy machine takes to write the record.
+    late = start(connection, "at-1-late", timeout_ms=2000)
     add_partitions(connection, late, [HERE])
     write(connection, late, HERE, records_of(late))
     assert await_state(connection, "at-1-late", "CompleteAbort").producer_epoch == 1

@@ -1,12 +1,12 @@
 """ACLs, users, quotas, transactions and readers in the console, on a broker with an authorizer."""
 
-import socket
 from contextlib import ExitStack
 from html import unescape
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from compat_tests import processes
 from compat_tests import transaction_frames as frames
 from compat_tests.backends import BROKERS
 from compat_tests.clients import load
@@ -34,8 +34,7 @@ def broker(backend, request):
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
     }
     if backend == "odradek":
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            properties["metrics.listener"] = f"127.0.0.1:{free.getsockname()[1]}"
+        properties["metrics.listener"] = f"127.0.0.1:{processes.lasting_port()}"
     with BROKERS[backend]({**SHARED_PROPERTIES, **properties}) as started:
         yield started
 
@@ -135,7 +134,7 @@ def test_only_open_transactions_are_longer_than_their_timeout(console, broker, a
     with ExitStack() as stack:
         producers = {}
         for name in names:
-            options = ProducerOptions(transactional_id=f"{unique}-{name}", transaction_timeout_ms=1000)
+            options = ProducerOptions(transactional_id=f"{unique}-{name}", transaction_timeout_ms=3000)
             producers[name] = stack.enter_context(CLIENT.Producer(broker.bootstrap_servers, options))
             producers[name].begin()
             producers[name].produce(unique, [Message(b"x")])
@@ -163,7 +162,7 @@ def test_a_hanging_transaction(console, broker, admin, unique):
 def test_open_and_hanging_transactions_in_a_browser(browser, console, broker, admin, unique):
     admin.create_topic(unique, 1)
     [late] = frames.leave_hanging(broker.port, unique, unique)
-    options = ProducerOptions(transactional_id=f"{unique}-open", transaction_timeout_ms=1000)
+    options = ProducerOptions(transactional_id=f"{unique}-open", transaction_timeout_ms=3000)
     with CLIENT.Producer(broker.bootstrap_servers, options) as producer:
         producer.begin()
         producer.produce(unique, [Message(b"x")])
