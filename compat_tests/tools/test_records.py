@@ -9,7 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import confluent_kafka
@@ -283,19 +285,41 @@ def test_following(broker, filled):
         assert process.wait(limits.CONDITION_S) == 0
 
 
+@contextmanager
+def terminal():
+    """Open a terminal for a command; the value is its end, and the parts of what is written to it, complete at the end.
+
+    It is read meanwhile, because a terminal takes some kilobytes only: a slow command draws its progress more often.
+    """
+    master, slave = pty.openpty()
+    parts: list[bytes] = []
+
+    def read() -> None:
+        # An error is the end: nobody has the terminal open any more.
+        with suppress(OSError):
+            while part := os.read(master, 1 << 16):
+                parts.append(part)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield slave, parts
+    finally:
+        os.close(slave)
+        thread.join()
+        os.close(master)
+
+
 @pytest.mark.parametrize("options", [[], ["--group", "of-progress"], ["-n", "4"]])
 def test_progress_while_records_go_to_a_file(broker, filled, tmp_path, options):
     """The bar is on standard error if that is a terminal, and standard output has the records only."""
     consume = [sys.executable, "-m", "odradek", "record", "consume", filled, "-f", "%p %o\\n", *options]
     command = [*consume, "--bootstrap-server", broker.bootstrap_servers]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200"}
-    master, slave = pty.openpty()
     file = tmp_path / "records"
-    with file.open("wb") as output:
+    with file.open("wb") as output, terminal() as (slave, parts):
         done = subprocess.run(command, stdout=output, stderr=slave, env=environment, timeout=60, check=False)
-    shown = os.read(master, 1 << 16).decode()
-    os.close(slave)
-    os.close(master)
+    shown = b"".join(parts).decode()
     count = 4 if "-n" in options else 9
     total = "?" if "--group" in options else str(count)
     assert done.returncode == 0
