@@ -214,13 +214,22 @@ def test_a_cluster_with_assertions(issuer: Issuer, tmp_path: Path, retriever: st
     assert issuer.refused == 0
 
 
+def await_refusals(issuer: Issuer, cluster: OdradekCluster) -> None:
+    """Wait until both brokers, of which one may start much later, have reported a failure, and one has tried again."""
+    wait_until(
+        lambda: issuer.refused >= 4 and cluster.log_text().count("cannot obtain a token") >= 2,
+        what="retries",
+        timeout_s=60,
+    )
+
+
 def test_a_wrong_key_is_reported_once_and_can_be_replaced(issuer: Issuer, tmp_path: Path) -> None:
     key = tmp_path / "key.pem"
     write_key(key, "other")
     retriever = "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever"
     properties = {**assertion_properties(issuer, key), "sasl.oauthbearer.jwt.retriever.class": retriever}
     with size_two(properties, awaits_all=False) as cluster:
-        wait_until(lambda: issuer.refused >= 4, what="retries", timeout_s=60)
+        await_refusals(issuer, cluster)
         lines = [line for line in cluster.log_text().splitlines() if "cannot obtain a token" in line]
         assert len(lines) == 2
         for line in lines:
@@ -244,7 +253,7 @@ def test_tokens_are_renewed_and_sessions_too(issuer: Issuer) -> None:
 
 def test_a_wrong_secret_is_reported_once(issuer: Issuer) -> None:
     with size_two(broker_properties(issuer, "wrong-secret"), awaits_all=False) as cluster:
-        wait_until(lambda: issuer.refused >= 4, what="retries", timeout_s=60)
+        await_refusals(issuer, cluster)
         lines = [line for line in cluster.log_text().splitlines() if "cannot obtain a token" in line]
         assert len(lines) == 2
         for line in lines:

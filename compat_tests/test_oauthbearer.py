@@ -145,7 +145,7 @@ def test_kafka_python_with_an_unsigned_token(broker: OdradekBroker, issuer: Issu
 
 
 def test_aiokafka(broker: OdradekBroker, issuer: Issuer) -> None:
-    async def send(token: str) -> int:
+    async def send(token: str, timeout_ms: int = 40_000) -> int:
         class Provider(AiokafkaTokenProvider):
             async def token(self) -> str:
                 return token
@@ -154,7 +154,7 @@ def test_aiokafka(broker: OdradekBroker, issuer: Issuer) -> None:
             bootstrap_servers=broker.bootstrap_servers,
             security_protocol="SASL_PLAINTEXT",
             sasl_mechanism="OAUTHBEARER",
-            request_timeout_ms=2000,
+            request_timeout_ms=timeout_ms,
             sasl_oauth_token_provider=Provider(),
         )
         try:
@@ -165,7 +165,7 @@ def test_aiokafka(broker: OdradekBroker, issuer: Issuer) -> None:
 
     assert asyncio.run(asyncio.wait_for(send(issuer.issue("aiokafka")), 60)) == 0
     with pytest.raises(AiokafkaError):
-        asyncio.run(asyncio.wait_for(send(issuer.issue("aiokafka", aud="web")), 60))
+        asyncio.run(asyncio.wait_for(send(issuer.issue("aiokafka", aud="web"), 2000), 60))
 
 
 def test_a_new_key_is_read_when_a_token_names_it(issuer: Issuer) -> None:

@@ -5,7 +5,6 @@ import re
 import shutil
 import ssl
 import subprocess
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -318,14 +317,19 @@ def test_brokers_authenticate_each_other(certificates: Certificates) -> None:
         "sasl.mechanism.inter.broker.protocol": mechanism,
         f"{prefix}.sasl.jaas.config": f'{PLAIN_MODULE} required username="broker" password="broker-secret" {users};',
         # The connections between brokers are authenticated again and again.
-        f"{prefix}.connections.max.reauth.ms": "3000",
+        f"{prefix}.connections.max.reauth.ms": "6000",
     }
-    with OdradekCluster(properties) as cluster:
+    with OdradekCluster(properties, log_level="debug") as cluster:
         login = Login(cluster.brokers[1], certificates, protocol, mechanism, f"{USER}-secret")
         configuration = {**login.librdkafka(), "bootstrap.servers": cluster.bootstrap_servers}
         values = [b"%d" % number for number in range(2_000)]
         assert round_trip(configuration, "t", values, acks="all") == values
-        time.sleep(4)
+        logins = cluster.log_text().count("principal=User:broker mechanism=PLAIN")
+        # Each broker authenticates itself again to the two other ones.
+        wait_until(
+            lambda: cluster.log_text().count("principal=User:broker mechanism=PLAIN") >= logins + 6,
+            what="re-authentications",
+        )
         leader = AdminClient(configuration).list_topics("t", timeout=20).topics["t"].partitions[0].leader
         cluster.kill(leader)
         assert round_trip(configuration, "u", values, acks="all") == values
