@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from compat_tests import limits
+
 
 class Scrape(NamedTuple):
     """The samples of one scrape: values by name and by labels, and the type of each name."""
@@ -26,7 +28,7 @@ class Scrape(NamedTuple):
 
 def scrape(url: str) -> Scrape:
     """Return the metrics that an HTTP server shows."""
-    with urllib.request.urlopen(url, timeout=30) as response:
+    with urllib.request.urlopen(url, timeout=limits.CONDITION_S) as response:
         return parse(response.read().decode())
 
 

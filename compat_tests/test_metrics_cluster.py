@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests import limits
 from compat_tests.metrics_samples import Scrape, scrape
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.alter_partition_reassignments import (
@@ -35,7 +36,8 @@ pytestmark = pytest.mark.timeout(180)
 def pair(kafka_jars: Any) -> Iterator[OdradekCluster]:
     """Two brokers and ZooKeeper."""
     properties = {"metrics.listener": "127.0.0.1:0", "replica.lag.time.max.ms": "60000", "min.insync.replicas": "1"}
-    with OdradekCluster(properties, size=2) as cluster:
+    # The session of a busy broker, or of one that is paused, does not expire.
+    with OdradekCluster(properties, size=2, session_timeout_ms=10_000) as cluster:
         yield cluster
 
 
@@ -67,8 +69,8 @@ def test_replication_to_a_new_replica_and_batches_that_are_not_replicated(pair, 
     assert metrics(leader).value(f"{moved}out_total") == 0
     reassign(pair, unique, [1, 2])
     in_sync = "kafka_cluster_partition_insyncreplicascount"
-    until(lambda: metrics(leader).value(in_sync, topic=unique, partition="0") == 2)
-    until(lambda: metrics(leader).value("kafka_server_replicamanager_reassigningpartitions") == 0)
+    until(lambda: metrics(leader).value(in_sync, topic=unique, partition="0") == 2, limits.CONDITION_S)
+    until(lambda: metrics(leader).value("kafka_server_replicamanager_reassigningpartitions") == 0, limits.CONDITION_S)
     size = metrics(leader).value("kafka_log_log_size", topic=unique, partition="0")
     assert metrics(leader).value(f"{moved}out_total") == metrics(follower).value(f"{moved}in_total") == size
     with Wire(leader.port) as wire:
