@@ -36,7 +36,7 @@ def wait_for_topics(broker: Any, names: Iterable[str]) -> None:
     """Wait for topics: Apache Kafka acknowledges a creation before its brokers have the metadata."""
     with Connection(broker.port) as probe:
         for name in names:
-            wait_until(partial(_exists, probe, name), 10)
+            wait_until(partial(_exists, probe, name))
 
 
 def _exists(connection: Connection, topic: str) -> bool:
@@ -82,7 +82,7 @@ def ask_for_coordinator(connection: Connection) -> None:
         connection.ask(FindCoordinatorRequest(key="bad-input-any", key_type=0), FindCoordinatorResponse, 1)
         return False
 
-    wait_until(exists, 20)
+    wait_until(exists)
 
 
 def fetch(

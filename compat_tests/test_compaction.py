@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests import limits
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.backends import BROKERS, Broker
@@ -86,7 +87,7 @@ def read_all(bootstrap: str, topic: str, *, committed_only: bool = False) -> lis
     with CLIENT.Consumer(bootstrap, ConsumerOptions(committed_only=committed_only)) as consumer:
         _, end = consumer.bounds((topic, 0))
         consumer.assign([(topic, 0)])
-        give_up_at = time.monotonic() + 20
+        give_up_at = time.monotonic() + limits.CONDITION_S
         while not records or records[-1].offset < end - 1:
             records += consumer.poll(0.2)
             assert time.monotonic() < give_up_at, f"{records[-1:]} is the last of {topic} before {end}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from compat_tests import limits
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import CLUSTER_ID, NODE_ID
 from compat_tests.backends import BROKERS, Broker
@@ -21,7 +22,7 @@ from odradek.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from odradek.protocol.records import iter_batches, iter_records
 from odradek.server.tests.wire import Wire, until
 
-pytestmark = [pytest.mark.side_by_side, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.side_by_side
 
 META = f"version=1\ncluster.id={CLUSTER_ID}\nnode.id={NODE_ID}\ndirectory.id=bW9yZWxvZ3NkaXJlY3Rvcg\n"
 NONE, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC, LOG_DIR_NOT_FOUND = 0, 3, 17, 57
@@ -142,7 +143,7 @@ def test_kafkas_tools_move_a_replica_under_load(disks: Disks, unique: str, tmp_p
     disks.wire.create_topic(unique, 1, **{"segment.bytes": 1 << 20})
     servers = "--bootstrap-server", disks.broker.bootstrap_servers
     with Load(disks.broker, unique) as load:
-        until(lambda: len(load.acknowledged) > 3_000)
+        until(lambda: len(load.acknowledged) > 3_000, limits.CONDITION_S)
         source, target = disks.home(unique), disks.other(unique)
         before = read_log(source / f"{unique}-0")
         row = {"topic": unique, "partition": 0, "replicas": [disks.me], "log_dirs": [str(target)]}
@@ -151,9 +152,9 @@ def test_kafkas_tools_move_a_replica_under_load(disks: Disks, unique: str, tmp_p
         options = (*servers, "--reassignment-json-file", str(plan))
         started = tools.run(tools.REASSIGN_PARTITIONS, *options, "--execute")
         assert f"for replica {unique}-0 with broker {disks.me}" in started.stdout
-        until(lambda: (target / f"{unique}-0").exists() and not (source / f"{unique}-0").exists())
+        until(lambda: (target / f"{unique}-0").exists() and not (source / f"{unique}-0").exists(), limits.CONDITION_S)
         count = len(load.acknowledged)
-        until(lambda: len(load.acknowledged) > count + 1_000)
+        until(lambda: len(load.acknowledged) > count + 1_000, limits.CONDITION_S)
     verified = tools.run(tools.REASSIGN_PARTITIONS, *options, "--verify")
     assert f"Reassignment of replica {unique}-0-{disks.me} completed successfully." in verified.lines
     assert not load.errors
@@ -166,7 +167,8 @@ def test_a_move_reports_a_future_replica_until_it_is_cancelled(disks: Disks, uni
     """The throttle holds the copy; the request to the present directory removes it."""
     disks.wire.create_topic(unique, 1)
     for _ in range(20):
-        disks.wire.produce(unique, bytes(200_000))
+        # Apache Kafka acknowledges the creation of the topic before it has it.
+        until(lambda: disks.wire.produce(unique, bytes(200_000)).error_code == 0)
     source, target = str(disks.home(unique)), str(disks.other(unique))
     entity = "--entity-type", "brokers", "--entity-name", str(disks.me)
     alter = "--bootstrap-server", disks.broker.bootstrap_servers, "--alter", *entity

@@ -35,11 +35,12 @@ from kafka.protocol.producer.transaction import (
     WriteTxnMarkersResponse,
 )
 
+from compat_tests import limits
 from compat_tests.bad_frames import BATCH, CONTROL, TRANSACTIONAL, Connection, batch, produce_request
 
 Partition = tuple[str, int]
 
-PATIENCE_S = 20
+PATIENCE_S = limits.CONDITION_S
 TRANSACTION_KEY_TYPE = 1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST, EARLIEST, LARGEST = -1, -2, -3

@@ -242,7 +242,7 @@ def _formatted_directory() -> Path:
             "format",
         ]
         command += ["-t", CLUSTER_ID, "-c", str(properties)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=limits.TOOL_S)
         if result.returncode != 0:
             raise BrokerError(f"Formatting failed\n{result.stdout}{result.stderr}")
     except BaseException:

@@ -8,12 +8,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka.broker import QUICK_JVM, BrokerError
 from compat_tests.apache_kafka.jars import java, zookeeper_mode_jars
 
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 60
 STARTED_TEXT = "started (kafka.server.KafkaServer)"
 
 LOGGING = """\
@@ -77,12 +75,12 @@ class ZooKeeperModeBroker:
             self._process = processes.start(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + limits.BROKER_START_S
         while STARTED_TEXT not in self.log_text()[position:]:
             if self._process.poll() is not None:
                 raise BrokerError(f"Apache Kafka ended with {self._process.returncode}\n{self._log_tail()}")
             if time.monotonic() > deadline:
-                raise BrokerError(f"Apache Kafka is not ready after {START_TIMEOUT_S} s\n{self._log_tail()}")
+                raise BrokerError(f"Apache Kafka is not ready after {limits.BROKER_START_S} s\n{self._log_tail()}")
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.05)
         return self
@@ -92,9 +90,9 @@ class ZooKeeperModeBroker:
         if self._process is not None:
             self._process.terminate()
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(limits.BROKER_STOP_S)
             except subprocess.TimeoutExpired:
-                raise BrokerError(f"No clean stop in {STOP_TIMEOUT_S} s\n{self._log_tail()}") from None
+                raise BrokerError(f"No clean stop in {limits.BROKER_STOP_S} s\n{self._log_tail()}") from None
             finally:
                 self.kill()
 
