@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from compat_tests import bad_frames, processes
+from compat_tests import bad_frames, limits, processes
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, wait_until
 from compat_tests.kill.damage import DAMAGES, check_read, read_until_error
@@ -447,7 +447,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
             return all(len(list(p.glob("*.log"))) > 2 and list(p.glob("*.txnindex")) for p in partitions)
 
         with running(writers):
-            wait_until(is_enough, what="segments")
+            wait_until(is_enough, limits.CLIENT_START_S, "segments")
             wait_until((broker.data_dir / "replication-offset-checkpoint").exists, what="a checkpoint")
         committed = read_whole(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_committed")
         uncommitted = read_whole(broker.bootstrap_servers, TOPIC, len(DAMAGES), "read_uncommitted")
