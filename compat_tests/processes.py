@@ -7,14 +7,27 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from odradek.ports import PortReservation
 from odradek.server.cluster_tools.child_process import end_with_parent
-from odradek.server.cluster_tools.zookeeper_server import find_port, find_ports
+from odradek.server.cluster_tools.zookeeper_server import find_ports
 
-lasting_port = find_port
-"""Return a port for a server: a client may take any other before the server starts, or while it is down."""
+_reservations: list[PortReservation] = []
 
-lasting_ports = find_ports
-"""Return different ports like `lasting_port`."""
+
+def lasting_port() -> int:
+    """Return a port for a server that sets SO_REUSEADDR, reserved until this process ends.
+
+    A client, or another process of the tests that looks for a port, may take any other before the server starts, or
+    while it is down.
+    """
+    return lasting_ports(1)[0]
+
+
+def lasting_ports(count: int) -> list[int]:
+    """Return different ports like `lasting_port`."""
+    found = [PortReservation(port) for port in find_ports(count)]
+    _reservations.extend(found)
+    return [reservation.port for reservation in found]
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

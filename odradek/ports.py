@@ -11,13 +11,15 @@ class PortReservation:
     The port belongs to a socket that is bound and does not listen. Linux gives such a port neither to an outgoing
     connection nor to a server that asks for any port, and a server that sets SO_REUSEADDR can listen on it, as
     Odradek and Java do. Elsewhere that server would be refused, so that the port is free but not reserved.
+
+    `port` is one that is free, such as one of `find_ports`, which finds no reserved port; 0 for any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         bound = socket.socket()
         self._release = weakref.finalize(self, bound.close)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", 0))
+        bound.bind(("127.0.0.1", port))
         self.port: int = bound.getsockname()[1]
         if sys.platform != "linux":
             self.release()

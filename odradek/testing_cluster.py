@@ -24,6 +24,7 @@ from typing import Final, Self
 
 from odradek.broker_log import ID_IN_USE
 from odradek.managed_process import ManagedProcess
+from odradek.ports import PortReservation
 from odradek.server.cluster_tools.local_directory import replication_properties
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 from odradek.testing import START_TIMEOUT_S, BrokerFailedError, OdradekBroker
@@ -85,11 +86,14 @@ class OdradekCluster(ManagedProcess):
         self._log_level = log_level
         self._properties = {**CLUSTER_PROPERTIES, **replication_properties(size), **(properties or {})}
         self._last_log = ""
+        self._reservations: list[PortReservation] = []
         self.brokers: dict[int, OdradekBroker] = {}
         for broker_id, port in enumerate(find_ports(size), 1):
             self.brokers[broker_id] = self._make_broker(broker_id, port)
 
     def _make_broker(self, broker_id: int, port: int) -> OdradekBroker:
+        # Another cluster that looks for ports before this broker listens, or while it is down, gets others.
+        self._reservations.append(PortReservation(port))
         properties = {
             # Outside of the range of outgoing connections: no other process gets the port while the broker is down.
             "listeners": f"PLAINTEXT://127.0.0.1:{port}",
@@ -190,6 +194,8 @@ class OdradekCluster(ManagedProcess):
         finally:
             if self.zookeeper is not None:
                 self.zookeeper.close()
+            for reservation in self._reservations:
+                reservation.release()
             if self._is_temporary:
                 self._last_log = self.log_text()
                 shutil.rmtree(self.directory, ignore_errors=True)

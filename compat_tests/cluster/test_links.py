@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests import processes
 from compat_tests.cluster.links import Links
 from compat_tests.cluster.proxies import HOST, OTHERS
 
@@ -82,7 +83,6 @@ def test_other_links_of_a_server_are_not_cut(server, links):
 
 
 def test_a_connection_to_a_server_that_is_down_ends(links):
-    with socket.create_server((HOST, 0)) as server:
-        down = server.getsockname()[1]
+    down = processes.lasting_port()
     with socket.create_connection((HOST, links.add("server", down)), TIMEOUT_S) as client:
         assert client.recv(1) == b""

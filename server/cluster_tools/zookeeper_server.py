@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odradek.managed_process import ManagedProcess
+from odradek.ports import PortReservation
 from odradek.server.cluster_tools.child_process import start_process
 
 START_TIMEOUT_S: Final = 60.0
@@ -83,7 +84,11 @@ class ZooKeeperServer:
         class_path: str | None = None,
     ) -> None:
         self.directory = directory
-        self.port = find_port() if port is None else port
+        if port is None:
+            # It ends with this object.
+            self._reservation = PortReservation(find_port())
+            port = self._reservation.port
+        self.port = port
         self.log_file = directory / "zookeeper.log"
         self._tick_ms = tick_ms
         self._number = number
@@ -223,7 +228,8 @@ class ZooKeeperEnsemble(ManagedProcess):
     ) -> None:
         self._temporary = directory is None
         self.directory = Path(tempfile.mkdtemp(prefix="zookeeper-")) if directory is None else directory
-        ports = iter(find_ports(3 * size))
+        self._reservations = [PortReservation(port) for port in find_ports(3 * size)]
+        ports = iter([reservation.port for reservation in self._reservations])
         numbers = range(1, size + 1)
         members = [f"server.{number}=127.0.0.1:{next(ports)}:{next(ports)}" for number in numbers] if size > 1 else []
         self.servers = [
@@ -258,6 +264,8 @@ class ZooKeeperEnsemble(ManagedProcess):
     def close(self) -> None:
         """Kill all servers and remove a temporary directory."""
         self._each(lambda server: server.kill())
+        for reservation in self._reservations:
+            reservation.release()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -267,7 +275,11 @@ class ZooKeeperEnsemble(ManagedProcess):
 
 
 def find_port() -> int:
-    """Return an unused port that stays free while its server is down: no outgoing connection gets it."""
+    """Return an unused port that stays free while its server is down: no outgoing connection gets it.
+
+    Another process that calls this function before the server listens may get the port, too, unless the caller
+    reserves it (`odradek.ports`).
+    """
     return find_ports(1)[0]
 
 

@@ -1,6 +1,8 @@
 """ZooKeeper servers on this machine: start, stop, pause, restart."""
 
 import importlib.util
+import socket
+import sys
 import threading
 
 import pytest
@@ -40,6 +42,17 @@ def test_an_ensemble_removes_its_temporary_directory():
         assert directory.is_dir()
     assert not directory.exists()
     assert not any(server.is_running for server in ensemble.servers)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems reserve no port")
+def test_no_other_process_finds_the_ports_of_servers_that_are_down(tmp_path):
+    server, ensemble = ZooKeeperServer(tmp_path), ZooKeeperEnsemble(1)
+    for port in (server.port, ensemble.servers[0].port):
+        with socket.socket() as other, pytest.raises(OSError, match="Address already in use"):
+            other.bind(("127.0.0.1", port))
+    ensemble.close()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", ensemble.servers[0].port))
 
 
 def test_a_server_that_ends_at_its_start_is_reported_with_its_log(tmp_path):
