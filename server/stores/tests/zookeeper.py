@@ -129,9 +129,16 @@ def open_store(connect: str, reactor: TestReactor, **changes) -> ZooKeeperStore:
 
 
 def expire(connect: str, store: ZooKeeperStore) -> None:
-    """End the store's session at the server: another client resumes it and closes it."""
+    """End the store's session at the server: another client resumes it and closes it.
+
+    The server closes the store's connection. The store must not resume its session before the other client has closed
+    it, but find it expired.
+    """
     assert store._client is not None
+    handler = store._client._handler
+    handler.refuse_connections()
     client = KazooClient(connect, client_id=store._client.kazoo.client_id)
     client.start()
     client.stop()
     client.close()
+    handler._refuses = False
