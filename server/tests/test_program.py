@@ -13,6 +13,7 @@ import pytest
 from odradek.protocol.messages.describe_cluster import DescribeClusterRequest
 from odradek.protocol.messages.find_coordinator import FindCoordinatorRequest
 from odradek.protocol.records import iter_records
+from odradek.server.cluster_tools.zookeeper_server import find_port
 from odradek.server.tests.wire import EARLIEST, LATEST, Wire, until
 from odradek.testing import OdradekBroker
 
@@ -80,8 +81,7 @@ def test_a_listener_without_a_host_listens_on_every_address():
 
 @needs_ipv6
 def test_one_port_for_an_ipv4_and_an_ipv6_listener():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = find_port()
     listeners = f"FOUR://127.0.0.1:{port},SIX://[::1]:{port}"
     properties = {
         "listeners": listeners,

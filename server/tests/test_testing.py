@@ -156,7 +156,7 @@ def test_a_broker_that_hangs_at_start_is_killed():
 
 
 def test_a_broker_that_hangs_at_stop_is_killed():
-    broker = OdradekBroker({"hang": "stop"}, stop_timeout_s=0.2).start()
+    broker = OdradekBroker({"hang": "stop"}, stop_timeout_s=1).start()
     pid = broker.pid
     with pytest.raises(BrokerFailedError, match="of SIGTERM"):
         broker.stop()
