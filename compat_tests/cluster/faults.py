@@ -109,6 +109,9 @@ class Faults:
         free = [number for number in numbers if name(number) not in busy]
         if kind == KILL_ZOOKEEPER_LEADER:
             free = [number for number in free if self._zookeeper[number].is_leader()]
+        if not free and kind == KILL_ZOOKEEPER_LEADER:
+            # An election is in progress, or the leader did not answer in time: the fault follows later.
+            self._coming.insert(0, kind)
         if free:
             number = self._random.choice(free)
             seconds = self._random.uniform(SHORTEST_S, LONGEST_S)
