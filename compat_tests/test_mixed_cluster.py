@@ -126,7 +126,7 @@ class Traffic:
         self.topic, self.transactions_topic = name, f"{name}-transactions"
         servers = cluster.bootstrap_servers
         for topic in (self.topic, self.transactions_topic):
-            admin.create_topics([NewTopic(topic, PARTITIONS, 3)])
+            create_topic(admin, topic)
         self.names = {topic: find_name(admin, topic, name, order) for topic in (OFFSETS, TRANSACTIONS)}
         self.moves: set[tuple[str, str, str]] = set()
         # A broker of Apache Kafka that becomes the leader between two requests of a producer refuses the first as no
