@@ -30,9 +30,6 @@ pytestmark = [
 AUTHORIZER = {"authorizer.class.name": "kafka.security.authorizer.AclAuthorizer", "super.users": "User:ANONYMOUS"}
 JAVA, FIRST, SECOND = 3, 1, 2
 BROKERS = (FIRST, SECOND, JAVA)
-APPLIED_S = 10
-"""Limit for a change to apply to the other brokers: some ms, and more on a busy machine."""
-
 Acl = tuple[str, str, str, str, str]
 """Pattern type, name, principal, operation and permission."""
 
@@ -116,7 +113,7 @@ def wait_for(cluster: MixedCluster, expected: set[Acl], brokers: tuple[int, ...]
             found.append(describe(cluster, broker))
             return found[-1] == expected
 
-        wait_until(applies, timeout_s=APPLIED_S)
+        wait_until(applies)
     return time.monotonic() - began
 
 

@@ -32,7 +32,7 @@ def test_a_quota_set_on_either_kind_applies_to_both(tmp_path: Path) -> None:
                 admin.set({"user": "ANONYMOUS", "client-id": name}, **{REQUEST: 0.001, PRODUCER: 5.0})
         for port in ports.values():
             for name in (FROM_ODRADEK, FROM_KAFKA):
-                wait_until(lambda port=port, name=name: is_throttled(port, name), 20)  # type: ignore[misc]
+                wait_until(lambda port=port, name=name: is_throttled(port, name))  # type: ignore[misc]
         described = []
         for port in ports.values():
             with Client(port, "admin") as admin:
@@ -46,5 +46,5 @@ def test_a_quota_set_on_either_kind_applies_to_both(tmp_path: Path) -> None:
         with Client(ports[2], "admin") as admin:
             expected = {PRODUCER: 5.0, CONSUMER: 7.0}
             components: list[tuple[str, int, str | None]] = [("client-id", 0, FROM_KAFKA)]
-            wait_until(lambda: [one[1] for one in admin.describe(components)[2] or []] == [expected], 20)
-        wait_until(lambda: not is_throttled(ports[2], FROM_KAFKA), 20)
+            wait_until(lambda: [one[1] for one in admin.describe(components)[2] or []] == [expected])
+        wait_until(lambda: not is_throttled(ports[2], FROM_KAFKA))
