@@ -178,7 +178,8 @@ class Traffic:
         return True
 
     def _is_led_by_first_replicas(self, topic: str) -> bool:
-        return all(state.leader == state.replicas[0] for state in describe(self.admin, topic).values())
+        states = describe(self.admin, topic)
+        return bool(states) and all(state.leader == state.replicas[0] for state in states.values())
 
     def coordinators(self) -> dict[str, str]:
         """Return the kind of the broker that coordinates the group, and the transactions."""

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from kafka.admin import KafkaAdminClient
 
 from compat_tests.clients.common import wait_until
+from odradek.server.tests.wire import Wire
+from odradek.testing_cluster import OdradekCluster
 
 SEGMENT = re.compile(r"\d{20}\.log")
 EQUAL_TIMEOUT_S = 15
@@ -40,10 +43,23 @@ def wait_until_in_sync(admin: KafkaAdminClient, topic: str, timeout_s: float = 6
     def is_in_sync() -> bool:
         state.clear()
         state.update(describe(admin, topic))
-        return all(one.leader >= 0 and one.isr == set(one.replicas) for one in state.values())
+        # A broker that does not have the topic in its metadata yet, or has just started, reports no partitions.
+        return bool(state) and all(one.leader >= 0 and one.isr == set(one.replicas) for one in state.values())
 
     wait_until(is_in_sync, timeout_s=timeout_s)
     return state
+
+
+def wait_until_known(cluster: OdradekCluster, topic: str) -> None:
+    """Wait until each broker has a topic and its leaders in its metadata: CreateTopics awaits those of one broker."""
+
+    def is_known(port: int) -> bool:
+        with Wire(port) as wire:
+            [found] = wire.metadata(topic).topics
+        return bool(found.partitions) and all(row.leader_id >= 0 for row in found.partitions)
+
+    for broker in cluster.brokers.values():
+        wait_until(partial(is_known, broker.port), what=f"{topic} at {broker.bootstrap_servers}")
 
 
 def read_log(directory: Path) -> bytes:
