@@ -12,6 +12,7 @@ from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import run
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, read, wait_until
+from compat_tests.cluster.replicas import wait_until_known
 from odradek.testing_cluster import OdradekCluster
 
 pytestmark = [
@@ -43,6 +44,7 @@ class Tool:
 
     def create(self, topic: str, assignment: str, *arguments: str) -> None:
         self(tools.TOPICS, "--create", "--topic", topic, "--replica-assignment", assignment, *arguments)
+        wait_until_known(self._cluster, topic)
 
     def describe(self, topic: str, *arguments: str, broker: int = 1) -> list[tuple[str, str, str, str]]:
         """Return (partition, leader, replicas, ISR) as printed."""
@@ -83,9 +85,12 @@ def test_a_topic_is_created_grown_and_deleted_through_different_brokers(cluster,
     wait_until(lambda: tool.describe(unique, broker=2) == [*expected, ("2", "1", "1,3", "1,3")])
     produce(cluster, unique, [3, 2, 1])
     tool(tools.TOPICS, "--delete", "--topic", unique, broker=2)
-    for broker in cluster.brokers:
-        gone = tool(tools.TOPICS, "--describe", "--topic", unique, broker=broker, check=False)
-        assert "does not exist" in gone
+
+    def is_gone(broker: int) -> bool:
+        return "does not exist" in tool(tools.TOPICS, "--describe", "--topic", unique, broker=broker, check=False)
+
+    for number in cluster.brokers:
+        wait_until(partial(is_gone, number))
     for broker in cluster.brokers.values():
         wait_until(partial(has_no_directory, broker.data_dir, unique))
     again = tool(tools.TOPICS, "--create", "--topic", unique, "--replica-assignment", "1:9", check=False)
@@ -98,7 +103,8 @@ def test_partitions_of_a_stopped_broker_are_under_replicated_until_the_preferred
     tool.create(unique, "2:1:3")
     cluster.stop_broker(2)
     try:
-        assert tool.describe(unique, "--under-replicated-partitions") == [("0", "1", "2,1,3", "1,3")]
+        expected = [("0", "1", "2,1,3", "1,3")]
+        wait_until(lambda: tool.describe(unique, "--under-replicated-partitions") == expected)
         assert tool.describe(unique, "--under-min-isr-partitions") == []
         assert tool.describe(unique, "--at-min-isr-partitions") != []
         assert tool.describe(unique, "--unavailable-partitions", broker=3) == []
@@ -108,7 +114,7 @@ def test_partitions_of_a_stopped_broker_are_under_replicated_until_the_preferred
     one = ("--topic", unique, "--partition", "0")
     output = tool(tools.LEADER_ELECTION, "--election-type", "preferred", *one, broker=3)
     assert re.search(rf"Successfully completed leader election \(PREFERRED\) for partitions {unique}-0", output)
-    assert tool.describe(unique, broker=3)[0][1] == "2"
+    wait_until(lambda: tool.describe(unique, broker=3)[0][1] == "2")
     output = tool(tools.LEADER_ELECTION, "--election-type", "preferred", *one, broker=2)
     assert f"Valid replica already elected for partitions {unique}-0" in output
 
