@@ -28,6 +28,11 @@ Row = tuple[bytes | None, bytes | None]
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+def is_without_leader(error: Exception) -> bool:
+    """Return whether a request failed because its partition has no leader that is known and can be reached."""
+    return isinstance(error, KafkaException) and error.args[0].code() in NOT_YET
+
+
 class Digest(NamedTuple):
     """The digest of a set of rows. A lost, duplicated, changed or added row changes it."""
 
@@ -107,7 +112,7 @@ class Topics:
                     return consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_TIMEOUT_S)
                 except KafkaException as error:
                     # A broker that has just started may answer before it leads the partition.
-                    if error.args[0].code() not in NOT_YET or time.monotonic() > give_up_at:
+                    if not is_without_leader(error) or time.monotonic() > give_up_at:
                         raise
                 consumer.poll(0.1)
         finally:
@@ -125,11 +130,12 @@ class Topics:
     ) -> None:
         """Produce rows with librdkafka, and return when all are acknowledged.
 
-        `config` are producer properties, with `_` for `.`.
+        The last rows, up to 10,000 or 1 MB, are sent by the flush: a pipeline that reads meanwhile finds all those of a
+        partition or none. `config` are producer properties, with `_` for `.`.
         """
         failures: list[Any] = []
         properties = {name.replace("_", "."): value for name, value in config.items()}
-        producer = Producer({**self._configuration, "linger.ms": 20, **properties})
+        producer = Producer({**self._configuration, "linger.ms": 60_000, **properties})
         options: dict[str, Any] = {}
         if partition is not None:
             options["partition"] = partition
