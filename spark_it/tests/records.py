@@ -1,8 +1,12 @@
 """Records of a topic, read without Spark."""
 
 from collections import defaultdict
+from functools import partial
 
 from confluent_kafka import Consumer, TopicPartition
+
+from compat_tests.clients.common import repeat
+from spark_it.tests.data import is_without_leader
 
 READ_TIMEOUT_S = 30
 
@@ -43,12 +47,16 @@ def read(bootstrap_servers, topic, *, isolation_level="read_committed", security
 
 
 def _ends(configuration, topic):
-    """The log end offset of each partition, also if a transaction is open."""
+    """The log end offset of each partition, also if a transaction is open or the leader has just been killed."""
+
+    def find_end(partition):
+        return consumer.get_watermark_offsets(TopicPartition(topic, partition), READ_TIMEOUT_S)[1]
+
     consumer = Consumer({**configuration, "isolation.level": "read_uncommitted"})
     try:
         partitions = consumer.list_topics(topic, READ_TIMEOUT_S).topics[topic].partitions
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), READ_TIMEOUT_S)[1]
+            partition: repeat(partial(find_end, partition), is_without_leader, READ_TIMEOUT_S)
             for partition in partitions
         }
     finally:
