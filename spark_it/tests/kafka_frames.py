@@ -9,9 +9,10 @@ from typing import Any, Self
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from compat_tests import limits
 from odradek.spark_it.spark.events import Events
 
-QUERY_TIMEOUT_S = 90
+QUERY_TIMEOUT_S = limits.READ_S
 
 Options = str | int | bool | Mapping[str, Any]
 

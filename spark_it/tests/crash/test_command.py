@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from compat_tests.apache_kafka import jars, tools
 from odradek.spark_it.state import checkpoint
 from odradek.spark_it.state.lock import get_checkpoint_folder, read_lock
@@ -26,7 +26,9 @@ pytestmark = pytest.mark.side_by_side
 
 
 def command(*arguments):
-    done = subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, timeout=limits.TOOL_S, cwd=ROOT
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -132,7 +134,7 @@ def test_status_and_stop_in_the_middle_of_a_batch(running):
     assert running.lines_until("batch 0: 300 read, 300 written in ")[0] == f"{running.name}: started\n"
     (running.folder / "hold").touch()
     running.produce(900)
-    give_up_at = time.monotonic() + 60
+    give_up_at = time.monotonic() + limits.TOOL_S
     while not (running.folder / "held").exists():
         assert running.process.poll() is None and time.monotonic() < give_up_at
         time.sleep(0.01)
@@ -146,7 +148,7 @@ def test_status_and_stop_in_the_middle_of_a_batch(running):
 
     running.process.send_signal(signal.SIGTERM)
     (running.folder / "hold").unlink()
-    assert running.process.wait(60) == 0
+    assert running.process.wait(limits.TOOL_S) == 0
     assert running.process.stderr.read().startswith(f"{running.name}: batch 1: 300 read, 300 written in ")
     # Spark may have planned batch 2, of which nothing is written.
     assert running.checkpoint().done.id == 1

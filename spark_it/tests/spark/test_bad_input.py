@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from compat_tests import limits
 from odradek.spark_it import cli
 from odradek.spark_it.definition.reader import load
 from odradek.spark_it.execution import runner
@@ -20,7 +21,7 @@ from spark_it.tests.data import Topics
 from spark_it.tests.records import values
 from spark_it.tests.spark.engine import Engine, errors, order, orders, transform
 
-WAIT_S = 60
+WAIT_S = limits.TOOL_S
 COUNTS = "SELECT window.start AS minute, count(*) AS n FROM orders GROUP BY window(placed, '1 minute')"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests import limits
 from compat_tests.apache_kafka import jars
 from spark_it.tests.spark.engine import order, orders
 
@@ -16,7 +17,7 @@ HERE = Path(__file__).parents[3]
 
 
 def command(*arguments):
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, cwd=HERE)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=limits.TOOL_S, cwd=HERE)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -66,7 +67,7 @@ def test_a_pipeline_runs_until_it_is_asked_to_stop(file, topics, unique):
             topics.produce(unique, [order(3)])
             lines_until(process.stderr, "batch 1: 1 read, 1 written")
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(limits.TOOL_S) == 0
             assert process.stderr.read() == ""
         finally:
             process.kill()

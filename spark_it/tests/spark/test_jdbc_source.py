@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from compat_tests import limits
 from odradek.spark_it.definition.reader import parse
 from odradek.spark_it.interfaces.source import SourceError
 from odradek.spark_it.sources import jdbc as jdbc_source
@@ -14,7 +15,7 @@ from spark_it.tests.spark.engine import Engine
 
 INCREMENTING = 'incrementing.column.name = "id"'
 TIMESTAMP = 'mode = "timestamp"\ntimestamp.column.name = "at"\npk.fields = "id"'
-WAIT_S = 60
+WAIT_S = limits.TOOL_S
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from spark_it.tests.spark.engine import order, orders
 
 HERE = Path(__file__).parents[3]
 SPARK = Path(pyspark.__file__).parent
-START_S = 60
 
 
 class Master:
@@ -51,7 +50,7 @@ class Master:
         return log
 
     def _until(self, log, mark, count=1):
-        give_up_at = time.monotonic() + START_S
+        give_up_at = time.monotonic() + limits.TOOL_S
         while log.read_text("utf-8", "replace").count(mark) < count:
             assert all(process.poll() is None for process in self._processes), log.read_text("utf-8", "replace")
             assert time.monotonic() < give_up_at, f"no {mark!r} in {log.read_text('utf-8', 'replace')}"
