@@ -2,6 +2,10 @@
 
 import pytest
 
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.elect_leaders import ElectLeadersRequest
+from odradek.protocol.messages.elect_leaders import ElectLeadersRequestTopicPartitions as TopicPartitions
+from odradek.replication.controller.admin.elections import UNCLEAN, ElectionAdmin
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.config_follower import ConfigFollower
 from odradek.replication.metadata.image import ClusterMetadata
@@ -65,6 +69,29 @@ def test_another_controller_takes_over(world, caplog):
     assert states(world, "u") == [(3, 2, (3,))]
     for path in ("config/topics/a", "config/brokers/7", "brokers/ids/9", "brokers/topics/damaged", "t/partitions/1"):
         assert path in caplog.text
+
+
+def test_an_unclean_election_of_a_partition_with_a_damaged_state_ends(world):
+    """It was repeated for ever, and the controller processed no other event."""
+    create(world, "t", (2, 3))
+    damage(world, znodes.state_path("t", 0))
+    world.crash(1)
+    world.executor.finish()
+    controller = world.active.controller
+    put_partitions, attempts = controller.changes.put_partitions, []
+
+    async def put(topics):
+        attempts.append(topics)
+        assert len(attempts) < 10
+        await put_partitions(topics)
+
+    controller.changes.put_partitions = put
+    request = ElectLeadersRequest(
+        election_type=UNCLEAN, topic_partitions=[TopicPartitions(topic="t", partitions=[0])], timeout_ms=1_000
+    )
+    response = world.run(ElectionAdmin(controller, world.executor.pause).elect(request))
+    [row] = response.replica_election_results[0].partition_result
+    assert row.error_code == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
 
 
 def partition(world, name, index):

@@ -15,7 +15,12 @@ from odradek.protocol.messages.elect_leaders import (
 )
 from odradek.replication.controller.context import ControllerContext, as_kafka_error
 from odradek.replication.controller.controller import Controller
-from odradek.replication.controller.states.partition_states import elect_leader, elect_preferred_leader
+from odradek.replication.controller.states.partition_states import (
+    PartitionState,
+    determine_state,
+    elect_leader,
+    elect_preferred_leader,
+)
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata, TopicMetadata
 from odradek.replication.metadata.store import MetadataStoreError
 from odradek.replication.pauses import in_slices
@@ -48,7 +53,10 @@ class _ElectionPlan:
             if elected is None:
                 raise KafkaError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available.")
         else:
-            elected = elect_leader(partition, brokers, epoch, allows_unclean=True)
+            elected = partition
+            # A partition that has not begun has no state, or one that cannot be decoded, which no election replaces.
+            if determine_state(partition) is not PartitionState.NEW:
+                elected = elect_leader(partition, brokers, epoch, allows_unclean=True)
             if elected.leader == NO_LEADER:
                 text = "Eligible topic partition leaders are not available."
                 raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, text)
