@@ -27,6 +27,10 @@ class View(NamedTuple):
         """Return the order as it is in an address: `-size` is descending."""
         return f"-{self.sort}" if self.is_descending else self.sort
 
+    def prefixed(self, **arguments: object) -> dict[str, object]:
+        """Return arguments of the table by their names in an address."""
+        return {f"{self.prefix}{name}": value for name, value in arguments.items()}
+
 
 class Shown(NamedTuple, Generic[Row]):
     """One page of a table.
@@ -44,6 +48,11 @@ class Shown(NamedTuple, Generic[Row]):
     def pages(self) -> int:
         """Return the number of pages."""
         return max(1, -(-self.found // ROWS_PER_PAGE))
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether the table needs a search and pages."""
+        return self.pages > 1 or bool(self.view.search)
 
     @property
     def first(self) -> int:
