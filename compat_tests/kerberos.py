@@ -35,7 +35,7 @@ class Kdc:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.config = directory / "krb5.conf"
-        (self.port,) = processes.lasting_ports(1)
+        self.port = processes.lasting_port()
         self.environment = {
             **os.environ,
             "PATH": _PATH,

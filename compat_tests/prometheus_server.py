@@ -52,7 +52,7 @@ class PrometheusServer:
         config = directory / "prometheus.yml"
         config.write_text(text)
         subprocess.run(["promtool", "check", "config", config], check=True, capture_output=True)
-        (port,) = processes.lasting_ports(1)
+        port = processes.lasting_port()
         self._url = f"http://127.0.0.1:{port}/api/v1"
         self._targets = len(targets)
         self._process = processes.start(

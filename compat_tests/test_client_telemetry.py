@@ -30,7 +30,7 @@ METRICS = compress(Codec.ZSTD, encode(gauge("org.apache.kafka.a", number(1))))
 
 @pytest.fixture(scope="module")
 def metrics_address() -> str:
-    (port,) = processes.lasting_ports(1)
+    port = processes.lasting_port()
     return f"127.0.0.1:{port}"
 
 

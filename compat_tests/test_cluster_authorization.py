@@ -38,7 +38,7 @@ CASES: dict[str, tuple[tuple[int, ...], Mapping[str, Any]]] = {
 def make_kafka(zookeeper: str, directory: Path) -> ZooKeeperModeBroker:
     """Return Apache Kafka that is a super user for itself."""
     broker = ZooKeeperModeBroker(1, f"{zookeeper}/kafka", directory, AUTHORIZER)
-    (internal_port,) = processes.lasting_ports(1)
+    internal_port = processes.lasting_port()
     broker.properties |= {
         "listeners": f"PLAINTEXT://127.0.0.1:{broker.port},INTERNAL://127.0.0.1:{internal_port}",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT",

@@ -11,7 +11,7 @@ import pytest
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from compat_tests.clients.common import wait_until
-from compat_tests.cluster.replicas import wait_until_known
+from compat_tests.cluster.replicas import wait_until_described
 from odradek.server.tests.wire import Wire, until
 from odradek.testing_cluster import OdradekCluster
 from odradek.tools.cli.main import main
@@ -33,7 +33,7 @@ def run(cluster: OdradekCluster, tool: str, *arguments: str, check: bool = True)
 def create(cluster: OdradekCluster, topic: str, *replicas: tuple[int, ...]) -> None:
     text = ",".join(":".join(map(str, row)) for row in replicas)
     run(cluster, tools.TOPICS, "--create", "--topic", topic, "--replica-assignment", text)
-    wait_until_known(cluster, topic)
+    wait_until_described(cluster, topic)
 
 
 def partitions(cluster: OdradekCluster, topic: str, ask: int = 4) -> list[tuple[list[int], int, list[int]]]:

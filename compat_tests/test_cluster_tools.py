@@ -12,7 +12,7 @@ from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.tools import run
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, read, wait_until
-from compat_tests.cluster.replicas import wait_until_known
+from compat_tests.cluster.replicas import wait_until_described
 from odradek.testing_cluster import OdradekCluster
 
 pytestmark = [
@@ -44,7 +44,7 @@ class Tool:
 
     def create(self, topic: str, assignment: str, *arguments: str) -> None:
         self(tools.TOPICS, "--create", "--topic", topic, "--replica-assignment", assignment, *arguments)
-        wait_until_known(self._cluster, topic)
+        wait_until_described(self._cluster, topic)
 
     def describe(self, topic: str, *arguments: str, broker: int = 1) -> list[tuple[str, str, str, str]]:
         """Return (partition, leader, replicas, ISR) as printed."""

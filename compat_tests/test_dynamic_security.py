@@ -95,7 +95,7 @@ def test_kafka_configs_changes_the_users_of_a_listener(broker: OdradekBroker) ->
     assert [can_log_in(address, "alice", one) for one in ("alice-secret", "static-secret")] == [True, False]
     assert can_log_in(address, "bob", "bob-secret")
     with ExitStack() as stack:
-        [port] = processes.lasting_ports(1)
+        port = processes.lasting_port()
         kafka = stack.enter_context(ApacheKafkaWithSasl(port))
         alter(kafka.bootstrap_servers, {f"{PREFIX}{name}": value for name, value in CHANGES.items()})
         # Apache Kafka acknowledges a change before its broker describes it.

@@ -474,7 +474,7 @@ def test_a_broker_with_an_offline_partition_is_not_ready(tmp_path):
 
 
 def test_the_port_of_the_metrics_is_in_use():
-    (port,) = processes.lasting_ports(1)
+    port = processes.lasting_port()
     properties = {"metrics.listener": f"127.0.0.1:{port}"}
     with OdradekBroker(properties), pytest.raises(BrokerFailedError, match=f"127.0.0.1:{port} .*metrics.listener"):
         OdradekBroker(properties).start()
@@ -519,7 +519,7 @@ def exported(kafka_jars: Any) -> dict[str, Scrape]:
     """Metrics of Apache Kafka under load, by the published rules of the JMX exporter."""
     found = {}
     for rules in ("kafka-2_0_0", "strimzi"):
-        (port,) = processes.lasting_ports(1)
+        port = processes.lasting_port()
         agent = f"-javaagent:{jars.jmx_exporter_jar()}=127.0.0.1:{port}:{RULES / rules}.yml"
         with ApacheKafkaBroker(SHARED_PROPERTIES, jvm_options=(*QUICK_JVM, agent)) as kafka:
             load(kafka.bootstrap_servers, rules)

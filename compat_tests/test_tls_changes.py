@@ -209,7 +209,7 @@ def test_changes_that_cannot_be_used_are_refused(broker: OdradekBroker, stores: 
 def test_apache_kafka_refuses_the_same_changes(stores: Stores) -> None:
     own = {name: value for name, value in properties(stores).items() if name not in ("broker.id", "listeners")}
     own["listener.security.protocol.map"] += ",CONTROLLER:PLAINTEXT"
-    [port] = processes.lasting_ports(1)
+    port = processes.lasting_port()
     with ApacheKafkaWithTls(own, port) as kafka:
         assert peer_certificate(port, stores) == certificate_of(stores, "first")
         for changes, _ in REFUSED:

@@ -35,7 +35,7 @@ class ZooKeeperModeBroker:
         self.directory = directory
         self.data_dir = directory / "data"
         self.log_file = directory / "broker.log"
-        self.port = processes.lasting_ports(1)[0]
+        self.port = processes.lasting_port()
         self.properties = {
             "broker.id": str(broker_id),
             "zookeeper.connect": zookeeper_connect,

@@ -81,7 +81,7 @@ class SecuredKafkaBroker(ApacheKafkaBroker):
                 "group.initial.rebalance.delay.ms": "0",
             }
         )
-        (self._internal_port,) = processes.lasting_ports(1)
+        self._internal_port = processes.lasting_port()
 
     def _effective_properties(self) -> dict[str, str]:
         properties = super()._effective_properties()

@@ -50,16 +50,16 @@ def wait_until_in_sync(admin: KafkaAdminClient, topic: str, timeout_s: float = 6
     return state
 
 
-def wait_until_known(cluster: OdradekCluster, topic: str) -> None:
+def wait_until_described(cluster: OdradekCluster, topic: str) -> None:
     """Wait until each broker has a topic and its leaders in its metadata: CreateTopics awaits those of one broker."""
 
-    def is_known(port: int) -> bool:
+    def is_described(port: int) -> bool:
         with Wire(port) as wire:
             [found] = wire.metadata(topic).topics
         return bool(found.partitions) and all(row.leader_id >= 0 for row in found.partitions)
 
     for broker in cluster.brokers.values():
-        wait_until(partial(is_known, broker.port), what=f"{topic} at {broker.bootstrap_servers}")
+        wait_until(partial(is_described, broker.port), what=f"{topic} at {broker.bootstrap_servers}")
 
 
 def read_log(directory: Path) -> bytes:

@@ -295,7 +295,7 @@ def terminal():
     parts: list[bytes] = []
 
     def read() -> None:
-        # An error is the end: nobody has the terminal open any more.
+        # The read fails with EIO when no process has the other end open.
         with suppress(OSError):
             while part := os.read(master, 1 << 16):
                 parts.append(part)
