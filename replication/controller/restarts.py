@@ -53,11 +53,6 @@ class RestartMarks:
         await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
         self._are_unfollowed = node.data == b"%d" % (context.epoch - 1)
 
-    @property
-    def broker_ids(self) -> Set[int]:
-        """The brokers that had a mark when the marks were last read."""
-        return self._marks.keys()
-
     def find_unfollowed(self, *kinds: Restart) -> Set[int]:
         """Return the brokers with a mark of one of these kinds, of a restart that no controller has followed."""
         return self.find(*kinds) if self._are_unfollowed else frozenset()

@@ -107,8 +107,6 @@ class StoreChanges:
         """
         context = self._context
         await self._restarts.read_for_takeover()
-        context.restarted.update(self._restarts.find_unfollowed(Restart.LOST, Restart.LOSSY))
-        context.lost.update(self._restarts.find_unfollowed(Restart.LOST))
         await update_image(
             context.store,
             context.image,
@@ -119,9 +117,25 @@ class StoreChanges:
             writes=writes,
             watch=self._on_topic,
         )
-        brokers = context.image.brokers
-        context.continued.update(one for one, broker in brokers.items() if self._restarts.has_continued(broker))
         self._watched_topics.update(context.image.topics)
+        await self._load_registrations()
+
+    async def _load_registrations(self) -> None:
+        """Bring the registrations of the image, and what their marks state, up to date as a new controller.
+
+        After the expiry of all sessions brokers register while the image is loaded: marks that were read before would
+        not have them.
+        """
+        context, image = self._context, self._context.image
+        registered = await self._read_registrations()
+        for broker_id in image.brokers.keys() - registered.keys():
+            image.remove_broker(broker_id)
+        for broker_id, broker in registered.items():
+            if image.brokers.get(broker_id) != broker:
+                image.put_broker(broker)
+        context.restarted.update(self._restarts.find_unfollowed(Restart.LOST, Restart.LOSSY))
+        context.lost.update(self._restarts.find_unfollowed(Restart.LOST))
+        context.continued.update(one for one, broker in registered.items() if self._restarts.has_continued(broker))
 
     async def _watch_topics(self, names: Collection[str]) -> None:
         """Watch the assignments of topics that are not watched yet, and follow those that have changed before."""
@@ -211,8 +225,9 @@ class StoreChanges:
         if failed:
             logger.info("brokers failed ids=%s", failed)
             self._is_election_due = True
-            marked = self._restarts.broker_ids
-            self._context.restarted.update(one for one in failed if one in registered or one in marked)
+            lossy = self._restarts.find(Restart.LOST, Restart.LOSSY)
+            again = {one for one in failed if one in registered and not self._restarts.has_continued(registered[one])}
+            self._context.restarted.update(again, lossy & set(failed))
             for broker_id in failed:
                 image.remove_broker(broker_id)
             self._context.shutting_down.difference_update(failed)

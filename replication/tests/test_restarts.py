@@ -408,6 +408,61 @@ def test_after_the_expiry_of_all_sessions_leaders_and_isrs_stay(world):
     assert marks(world) == []
 
 
+def test_a_broker_in_a_new_session_is_preferred_to_a_dead_one(world):
+    """It has all records. The dead broker remained as the only member of the ISR, and led without its last records."""
+    create(world, "t", (2, 3))
+    events = HeldEvents(world.active.controller)
+    world.server.expire(world.nodes[3].store)
+    rejoin = world.nodes[3].rejoin()
+    world.executor.finish()
+    rejoin.outcome()
+    world.crash(2)
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == [(3, 1, (3,))]
+    world.start(2)
+    assert states(world, "t") == [(3, 1, (3,))]
+
+
+def test_a_new_session_that_the_controller_notices_late_changes_no_leader(world):
+    create(world, "t", (2, 3), (3, 2))
+    before = states(world, "t")
+    events = HeldEvents(world.active.controller)
+    world.server.expire(world.nodes[3].store)
+    rejoin = world.nodes[3].rejoin()
+    world.executor.finish()
+    rejoin.outcome()
+    events.release()
+    world.executor.finish()
+    assert states(world, "t") == before
+    assert marks(world) == []
+
+
+def test_a_broker_in_a_new_session_that_begins_during_a_takeover_is_preferred_to_a_dead_one(world):
+    """Its mark was written after the marks were read, and it was taken for one that had restarted."""
+    create(world, "t", (2, 3))
+    other = be_controller(world)
+    world.crash(2)
+    first, late = world.nodes[1], world.nodes[3]
+    world.server.expire(first.store)
+    world.server.expire(late.store)
+    rejoin = first.rejoin()
+    world.executor.finish()
+    rejoin.outcome()
+    restarts = first.controller._store_changes._restarts
+    read = restarts.read_for_takeover
+
+    async def read_before():
+        await read()
+        late.rejoin()
+
+    restarts.read_for_takeover = read_before
+    world.server.expire(other)
+    world.executor.finish()
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(3, (3,))]
+    assert marks(world) == []
+
+
 @pytest.mark.parametrize(
     "data", [None, b"", b"x", b"[]", b"{}", b'{"restart":"better"}', b'{"restart":3}', b'{"version":1,"restart":null}']
 )
