@@ -305,22 +305,40 @@ class StoreChanges:
             self._context.image.put_topic(await self._with_id(topic))
 
     async def _follow_topic(self, name: str) -> None:
-        """Begin partitions that others added to a topic."""
-        image = self._context.image
+        """Begin partitions that others added to a topic, and restore its id if they removed it."""
+        context, image = self._context, self._context.image
         current = image.topics.get(name)
-        if not self._context.is_active or current is None:
+        if not context.is_active or current is None:
             return
+        stat = await context.store.exists(znodes.topic_path(name))
         try:
-            stored = await load_topic(self._context.store, name, self._context.pause, self._on_topic)
+            stored = await load_topic(context.store, name, context.pause, self._on_topic)
         except (NoNodeError, StoreDamagedError) as error:
             logger.error("a topic of the metadata store cannot be loaded topic=%s: %s", name, error)
             return
+        has_id = stored.topic_id != ZERO_UUID
         count = len(current.partitions)
-        if stored.topic_id == current.topic_id and len(stored.partitions) > count:
+        if stored.topic_id in (current.topic_id, ZERO_UUID) and len(stored.partitions) > count:
             logger.info("others added partitions topic=%s partitions=%d", name, len(stored.partitions))
-            grown = current._replace(partitions=current.partitions + stored.partitions[count:])
-            image.put_topic(grown)
+            current = current._replace(partitions=current.partitions + stored.partitions[count:])
+            image.put_topic(current)
+        if not has_id and stat is not None:
+            await self._restore_id(current, stat.version)
+        if len(current.partitions) > count:
             await self._changes.elect_leaders("partitions were added", topics=[name])
+
+    async def _restore_id(self, topic: TopicMetadata, version: int) -> None:
+        """Write a topic's node, which a tool from before Kafka 2.8 has written without the topic's id (KAFKA-14190).
+
+        The next controller would give it another id, with which brokers begin with empty logs.
+        """
+        logger.warning("a tool removed the id of a topic, and it is restored topic=%s", topic.name)
+        data = await self._context.encode_topic(topic)
+        try:
+            await self._context.write([SetData(znodes.topic_path(topic.name), data, version)])
+        except TransactionError as error:
+            # It was written again: the watch submits another event.
+            logger.info("the node of a topic has changed topic=%s: %s", topic.name, error)
 
     async def _follow_deletions(self) -> None:
         """Delete topics that others marked."""

@@ -587,6 +587,23 @@ def test_topics_without_an_id_get_one(world):
     assert run_now(load_topic(world.server.connect(), "t")).topic_id != bytes(16)
 
 
+def test_a_topic_keeps_its_id_that_a_tool_removed(world):
+    """The next controller gave the topic another id, with which all brokers began with empty logs."""
+    create(world, "t", (2, 1))
+    topic = world.active.controller.image.topics["t"]
+    text = znodes.decode(znodes.encode_topic(topic_id("t"), (*topic.partitions, new_partition((3, 1), (), 0))))
+    del text["topic_id"]
+    run_now(world.server.connect().set(znodes.topic_path("t"), znodes.encode(text)))
+    world.executor.finish()
+    world.crash(1)
+    world.executor.finish()
+    stored = run_now(load_topic(world.server.connect(), "t"))
+    assert stored.topic_id == topic_id("t")
+    assert [partition.replicas for partition in stored.partitions] == [(2, 1), (3, 1)]
+    assert world.fakes[3].roles["t", 1] == (3, 1, (3,), (3, 1))
+    assert world.fakes[2].role_ids["t"] == topic_id("t")
+
+
 def test_configurations_reach_the_caches_of_all_brokers(world):
     create(world, "t", (2, 1))
     world.run(world.active.controller.put_topic_config("t", {"flush.ms": "5"}))
