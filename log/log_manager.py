@@ -213,6 +213,7 @@ class LogManager:
 
         Raises LockedError, InconsistentMetaError, DuplicateLogError, AllLogDirsFailed; nothing stays locked then.
         """
+        known = known or KnownPartitions()
         try:
             for directory in self.log_dirs.online():
                 self.log_dirs.guard(directory, directory.lock)
@@ -229,9 +230,9 @@ class LogManager:
                 self._config_of,
                 self._choose_jitter_ms,
             )
-            loader.load(now_ms, known or KnownPartitions(), self.default_config.file_delete_delay_ms, self._run_all)
+            loader.load(now_ms, known, self.default_config.file_delete_delay_ms, self._run_all)
             self.has_found_strays = loader.has_found_strays
-            self._resume_moves(loader.future_logs, now_ms)
+            self._resume_moves(loader.future_logs, known, now_ms)
             self.log_dirs.raise_if_none_is_online()
         except BaseException:
             for directory in self.directories.values():
@@ -239,10 +240,11 @@ class LogManager:
             raise
         self._schedule_tasks()
 
-    def _resume_moves(self, future_logs: Iterable[FoundFutureLog], now_ms: int) -> None:
+    def _resume_moves(self, future_logs: Iterable[FoundFutureLog], known: KnownPartitions, now_ms: int) -> None:
         self.schedule.now_ms = now_ms
         loader = FutureLogLoader(
             self.fs,
+            known,
             self.table,
             self.log_dirs,
             self._retirement,

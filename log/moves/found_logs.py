@@ -3,6 +3,10 @@
 A future log is a copy. What follows its recovery point is copied again, so that a stop need not sync it. All of it is
 copied again if the current log may have been compacted since, while the copy was offline: the copy may have records of
 deleted keys whose tombstones are missing in the current log now.
+
+A crash during the deletion of a partition can leave the copy without the log, in another log directory. It is renamed
+as stray then. The copy of a partition that this broker has is left unchanged, also without the log: if the disk of that
+was lost, the copy is all that is left.
 """
 
 import logging
@@ -20,6 +24,7 @@ from odradek.log.partition_log import PartitionLog
 from odradek.log.recovery import DamagedLogError, open_partition_log
 from odradek.log.storage.checkpoints import MalformedFileError
 from odradek.log.storage.filesystem import FileSystem, LogDirFailure, ShortageError, storage_error
+from odradek.log.storage.found_directories import KnownPartitions
 from odradek.log.storage.log_directory import DELETE_SUFFIX, read_topic_id
 from odradek.properties import INT64_MAX
 from odradek.protocol.batches.streaming import run_steps
@@ -31,6 +36,7 @@ class FutureLogLoader(NamedTuple):
     """Opens future logs, after all other logs. `cleaned` are the offsets up to which those are compacted."""
 
     fs: FileSystem
+    known: KnownPartitions
     table: LogTable
     log_dirs: LogDirectories
     retirement: LogRetirement
@@ -43,14 +49,18 @@ class FutureLogLoader(NamedTuple):
     def load(self, found: FoundFutureLog, config: LogConfig) -> None:
         """Open a future log if its partition is served from another directory; then its move can be resumed.
 
-        It is removed if it is not a copy of that log, and left unchanged if the partition is not served.
+        It is removed if it is not a copy of that log. Without that log, it is renamed as stray if the cluster does not
+        have the partition on this broker, and left unchanged otherwise.
         """
         current = self.table.logs.get(found.key)
         directory = self.log_dirs.by_path[found.path.rpartition("/")[0]]
         if directory.failure is not None:
             return
         if current is None:
-            logger.warning("not serving the copy of a partition that is not served directory=%s", found.path)
+            if self._is_stray(found.key):
+                self.retirement.rename_stray(found.path, found.key)
+            else:
+                logger.warning("not serving the copy of a partition that is not served directory=%s", found.path)
             return
         try:
             topic_id = read_topic_id(self.fs, found.path, is_clean=False)
@@ -66,6 +76,9 @@ class FutureLogLoader(NamedTuple):
         except OSError as error:
             failure = storage_error(directory.path, f"loading {found.path} failed: {error}", error)
             self.log_dirs.fail(directory.path, failure)
+
+    def _is_stray(self, key: Key) -> bool:
+        return self.known.are_complete and self.known.topic_id(*key) is None and key not in self.table.offline
 
     def _open(self, found: FoundFutureLog, config: LogConfig) -> PartitionLog:
         log = open_partition_log(

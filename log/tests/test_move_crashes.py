@@ -12,9 +12,10 @@ from odradek.log.management.loading import DuplicateLogError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.managers import append, folders, run_due, run_until, served
+from odradek.log.tests.managers import TOPIC_ID, append, folders, known, make_manager, run_due, run_until, served
 from odradek.log.tests.test_moves import (
     KEY,
+    SMALL_SEGMENTS,
     A,
     B,
     begin,
@@ -185,3 +186,23 @@ def test_a_log_that_moved_can_move_back_through_a_crash():
     manager.close(0)
     again = served(open_manager(fs))
     assert (again.log_directory, values(again)) == (home, numbered(200))
+
+
+@pytest.mark.parametrize("is_assigned", [False, True])
+def test_the_copy_of_a_log_that_was_deleted_before_a_crash_becomes_stray(is_assigned: bool) -> None:
+    """It remained for ever. Without its log, it is kept unchanged if the broker has to have the partition."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    begin(manager, log)
+    threads.run(2)
+    # A thread uses the copy, which is removed afterwards.
+    manager.delete_log(*KEY)
+    fs.crash(lose_names=False)
+    assert (folders(fs, log.log_directory), folders(fs, other(log))) == (["t-0-delete"], ["t-0-future"])
+    for _ in range(2):
+        again = make_manager(fs, (A, B), SMALL_SEGMENTS)
+        again.open(0, known({"t": TOPIC_ID} if is_assigned else {}, are_complete=True))
+        assert (again.table.logs, again.table.future_logs) == ({}, {})
+        assert folders(fs, other(log)) == ["t-0-future" if is_assigned else "t-0-stray"]
+        again.close(0)
