@@ -56,6 +56,7 @@ from odradek.log.storage.log_directory import (
     random_cluster_id,
 )
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.types import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -445,9 +446,12 @@ class LogManager:
 
         Unless `is_new`, none is created while a directory is offline, because the log may be there. Raises
         KAFKA_STORAGE_ERROR in this case and if no directory can be used; ShortageError if one may be usable later;
-        INCONSISTENT_TOPIC_ID if the log has another topic id.
+        INCONSISTENT_TOPIC_ID if the log has another topic id. A topic from before Kafka 2.8 has none, or ZERO_UUID,
+        until the controller gives it one.
         """
         key = (topic, partition)
+        if topic_id == ZERO_UUID:
+            topic_id = None
         log = self.get(topic, partition)
         if log is None:
             if not is_new and any(directory.failure is not None for directory in self.directories.values()):

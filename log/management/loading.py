@@ -46,6 +46,7 @@ from odradek.log.storage.log_directory import (
     partition_name,
     read_topic_id,
 )
+from odradek.protocol.types import ZERO_UUID
 
 logger = logging.getLogger(__name__)
 
@@ -316,7 +317,7 @@ class LogLoader:
         report = RecoveryReport()
         try:
             topic_id = read_topic_id(self._fs, path, is_clean=directory.was_clean)
-            if stored_topic_id is not None and topic_id not in (None, stored_topic_id):
+            if stored_topic_id not in (None, ZERO_UUID, topic_id) and topic_id is not None:
                 return _LoadedLog(key, path, None, topic_id, None, None, report)
             is_marked = self._is_marked(found)
             if is_marked:

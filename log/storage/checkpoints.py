@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from odradek.log.storage.filesystem import FileSystem, remove_if_exists, write_atomically
+from odradek.protocol.types import ZERO_UUID
 
 RECOVERY_POINTS_FILE = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS_FILE = "replication-offset-checkpoint"
@@ -120,7 +121,7 @@ def decode_uuid(text: str) -> bytes:
 
 
 def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
-    """Read the topic id of a partition's directory; None if it has no partition.metadata. Raises MalformedFileError."""
+    """Read the topic id of a partition's directory; None if it has none. Raises MalformedFileError."""
     path = f"{directory}/{PARTITION_METADATA_FILE}"
     try:
         text = fs.read_bytes(path).decode()
@@ -132,9 +133,10 @@ def read_partition_metadata(fs: FileSystem, directory: str) -> bytes | None:
     if lines.get("version", "").strip() != _VERSION:
         raise MalformedFileError(path, "unknown or missing version")
     try:
-        return decode_uuid(lines["topic_id"].strip())
+        topic_id = decode_uuid(lines["topic_id"].strip())
     except (KeyError, ValueError):
         raise MalformedFileError(path, "no valid topic_id") from None
+    return None if topic_id == ZERO_UUID else topic_id
 
 
 def write_partition_metadata(fs: FileSystem, directory: str, topic_id: bytes, *, sync: bool = True) -> None:

@@ -40,7 +40,8 @@ class FoundLog(NamedTuple):
 class KnownPartitions(NamedTuple):
     """The partitions in the metadata, with which the directories found are compared.
 
-    topic_id: returns a partition's topic id; None if the partition is not in the metadata
+    topic_id: returns a partition's topic id; ZERO_UUID if the metadata does not have the topic's id, so that the log is
+        accepted with any; None if the partition is not in the metadata
     are_complete: other partitions are stray; otherwise they are served, for adoption
     is_topic_name: returns whether the name is valid for a topic
     """

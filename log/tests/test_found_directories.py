@@ -11,6 +11,7 @@ from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.found_directories import KnownPartitions, find_partitions, format_names
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, folders, known, make_manager, opened, served
+from odradek.protocol.types import ZERO_UUID
 
 SEGMENT = "00000000000000000000.log"
 NOT_PARTITIONS = {
@@ -106,6 +107,19 @@ def test_a_directory_of_a_known_topic_is_served_though_it_lost_its_files() -> No
     put(fs, "t-1", "partition.metadata")
     manager = start(fs, known({"t": TOPIC_ID}, are_complete=True))
     assert served_partitions(manager) == [("t", 0), ("t", 1)]
+
+
+def test_the_log_of_a_topic_without_an_id_is_served() -> None:
+    """A topic from before Kafka 2.8 has none, and another tool may remove it. The log was renamed as stray."""
+    fs = MemoryFileSystem()
+    for topic_id in (ZERO_UUID, TOPIC_ID, ZERO_UUID):
+        manager = start(fs, known({"t": ZERO_UUID}, are_complete=True))
+        log = manager.create_log("t", 0, topic_id, 0)
+        append(log, b"record")
+        manager.close(0)
+    manager = start(fs, known({"t": TOPIC_ID}, are_complete=True))
+    assert served(manager).log_end_offset == 3
+    assert manager.topic_id("t", 0) == TOPIC_ID
 
 
 def test_a_partition_whose_files_are_damaged_is_found() -> None:

@@ -365,7 +365,7 @@ def test_logs_are_spread_over_directories() -> None:
     assert [[s.partition for s in d.logs] for d in described(manager, [("t", 3)])] == [[], [3]]
     assert manager.create_log("t", 0, TOPIC_ID, 0) is manager.get("t", 0)
     with pytest.raises(KafkaError) as raised:
-        manager.create_log("t", 0, bytes(16), 0)
+        manager.create_log("t", 0, NEW_ID, 0)
     assert raised.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
 
 

@@ -18,7 +18,7 @@ from odradek.log.tests.threads import Threads
 
 def make(manager: LogManager, count: int, first: int = 0) -> None:
     for index in range(first, first + count):
-        manager.create_log("t", index, bytes([index]) * 16, 0, is_new=True)
+        manager.create_log("t", index, bytes([index + 1]) * 16, 0, is_new=True)
 
 
 def topic_ids(fs: MemoryFileSystem) -> list[bytes | None]:
@@ -36,7 +36,7 @@ def test_logs_created_during_a_sync_are_synced_together():
     threads.run()
     assert syncs.count < 10
     fs.crash(lose_names=True)
-    assert topic_ids(fs) == [bytes([index]) * 16 for index in range(100)]
+    assert topic_ids(fs) == [bytes([index + 1]) * 16 for index in range(100)]
 
 
 def test_a_few_logs_are_synced_without_the_whole_file_system(monkeypatch):
@@ -47,7 +47,7 @@ def test_a_few_logs_are_synced_without_the_whole_file_system(monkeypatch):
     run_until(manager, 0, SYNC_INTERVAL_MS)
     threads.run()
     fs.crash(lose_names=True)
-    assert topic_ids(fs) == [bytes([index]) * 16 for index in range(3)]
+    assert topic_ids(fs) == [bytes([index + 1]) * 16 for index in range(3)]
 
 
 @pytest.mark.parametrize("topic_id", [TOPIC_ID, None])
@@ -74,7 +74,7 @@ def test_many_logs_created_one_after_the_other_need_few_syncs():
     run_until(manager, 2_000, 2_000 + SYNC_INTERVAL_MS)
     threads.run()
     fs.crash(lose_names=True)
-    assert topic_ids(fs) == [bytes([index]) * 16 for index in range(200)]
+    assert topic_ids(fs) == [bytes([index + 1]) * 16 for index in range(200)]
 
 
 def test_a_failed_sync_takes_the_directory_offline_and_ends_its_syncs():

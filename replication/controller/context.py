@@ -139,9 +139,9 @@ class ControllerContext:
         self.shutting_down.clear()
         for broker_ids in (self.restarted, self.lost, self.continued):
             broker_ids.clear()
-        self._begin_propagation()
+        self.begin_publications()
 
-    def _begin_propagation(self) -> None:
+    def begin_publications(self) -> None:
         """Let the next publication contain everything: the brokers' metadata may differ from the last one."""
         if self.propagation is not None:
             self.propagation.begin(self.epoch)
@@ -149,7 +149,7 @@ class ControllerContext:
 
     def publish_all(self) -> None:
         """Publish everything to all brokers."""
-        self._begin_propagation()
+        self.begin_publications()
         self.image.publish()
 
     def resign(self, why: str) -> None:

@@ -78,6 +78,7 @@ class Controller:
     changes, configs, deletion, elections, reassignments: the changes that events make
     publisher, propagation: in a cluster the same object; with an embedded store there is no propagation
     random: source of ids for topics without one, in a cluster
+    find_topic_id: returns the id that this broker knows of such a topic, None if it knows none
     """
 
     def __init__(
@@ -107,8 +108,14 @@ class Controller:
         self._alter_partition = AlterPartitionProcessor(self.context, self.changes)
         self._controlled_shutdown = ControlledShutdownProcessor(self.context, self.changes)
         self._random = random
+        self.find_topic_id: Callable[[str], bytes | None] = lambda name: None
         self._store_changes = StoreChanges(
-            self.context, self.changes, self.deletion, self._events.post, self._make_topic_id
+            self.context,
+            self.changes,
+            self.deletion,
+            self._events.post,
+            self._make_topic_id,
+            self.on_publication_failed,
         )
         self.elections = Elections(self.context, self.changes, self._events.post)
         self.reassignments = Reassignments(self.context, self.changes, self._events.post)
@@ -496,7 +503,11 @@ class Controller:
 
         self._events.post(EventKind.DELETION, "remove a deleted topic", work)
 
-    def _make_topic_id(self) -> bytes:
+    def _make_topic_id(self, name: str) -> bytes:
+        """Return the id that a topic has had, otherwise a new one."""
+        known = self.find_topic_id(name)
+        if known is not None and known not in self.image.topics_by_id:
+            return known
         if self._random is None:
             raise AssertionError("a topic without an id needs a source of random ids")
         while True:

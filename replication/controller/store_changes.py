@@ -62,9 +62,11 @@ class StoreChanges:
         changes: TopicChanges,
         deletion: TopicDeletion,
         post: Post,
-        make_topic_id: Callable[[], bytes],
+        make_topic_id: Callable[[str], bytes],
+        publish_again: Callable[[], None],
     ) -> None:
         self._make_topic_id = make_topic_id
+        self._publish_again = publish_again
         self._context = context
         self._changes = changes
         self._deletion = deletion
@@ -288,13 +290,18 @@ class StoreChanges:
             created.append(topic.name)
         if created:
             logger.info("added topics that others created count=%d", len(created))
+            if any(partition.isr for name in created for partition in image.topics[name].partitions):
+                # The node of such a topic could not be read before. Its replicas are not new: a broker that lost the
+                # log of one must not create an empty one. Only a publication of changes makes them new.
+                self._context.begin_publications()
+                self._publish_again()
             await self._changes.elect_leaders("topics were created", topics=created)
 
     async def _with_id(self, topic: TopicMetadata) -> TopicMetadata:
-        """Return a topic with an id, which a broker before Kafka 2.8 did not give it."""
+        """Return a topic with an id, which a broker before Kafka 2.8 did not give it, or such a tool removed."""
         if not self._context.in_cluster or topic.topic_id != ZERO_UUID:
             return topic
-        topic = topic._replace(topic_id=self._make_topic_id())
+        topic = topic._replace(topic_id=self._make_topic_id(topic.name))
         path = znodes.topic_path(topic.name)
         await self._context.write([SetData(path, await self._context.encode_topic(topic))])
         return topic
@@ -307,8 +314,12 @@ class StoreChanges:
     async def _follow_topic(self, name: str) -> None:
         """Begin partitions that others added to a topic, and restore its id if they removed it."""
         context, image = self._context, self._context.image
+        if not context.is_active:
+            return
         current = image.topics.get(name)
-        if not context.is_active or current is None:
+        if current is None:
+            # Its node could not be read before.
+            await self._follow_topics()
             return
         stat = await context.store.exists(znodes.topic_path(name))
         try:

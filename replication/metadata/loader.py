@@ -69,14 +69,26 @@ async def _read_configs(store: MetadataStore, image: ClusterMetadata, pause: Pau
             image.put_broker_config(broker_id, configs)
 
 
-async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> None:
-    """Put topics and configurations into `image`, which must be empty; partitions have replicas, but no other state."""
-    for name, topic in (await _load_assignments(store, await get_children_if_any(store, znodes.TOPICS))).items():
+async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> dict[str, list[int]]:
+    """Put topics and configurations into `image`, which must be empty; partitions have replicas, but no other state.
+
+    Return by name the partitions that have a state of those topics whose assignment another tool has damaged.
+    """
+    names = await get_children_if_any(store, znodes.TOPICS)
+    assignments = await _load_assignments(store, names)
+    for name, topic in assignments.items():
         partitions = tuple(
             PartitionMetadata(NO_LEADER, -1, topic.replicas[index], ()) for index in range(len(topic.replicas))
         )
         image.put_topic(TopicMetadata(name, topic.topic_id or ZERO_UUID, partitions))
     await _read_configs(store, image, no_pause)
+    damaged = {}
+    for name in [name for name in names if name not in assignments]:
+        # Others are deleted meanwhile.
+        if await store.exists(znodes.topic_path(name)) is not None:
+            children = await get_children_if_any(store, znodes.partitions_path(name))
+            damaged[name] = [int(child) for child in children if child.isdecimal()]
+    return damaged
 
 
 async def is_deleted(store: MetadataStore, topic: str, index: int) -> bool:

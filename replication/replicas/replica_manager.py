@@ -475,7 +475,8 @@ class ReplicaManager:
             self._making = None
             waiter.callback(None)
 
-        if not self._logs.make_files(topic.name, new, topic.topic_id, done):
+        has_id = topic.topic_id != ZERO_UUID
+        if not has_id or not self._logs.make_files(topic.name, new, topic.topic_id, done):
             self._making = None
 
     def _is_new_here(self, topic: TopicMetadata, index: int) -> bool:

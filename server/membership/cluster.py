@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.log_manager import LogManager
+from odradek.log.management.log_table import LogTable
 from odradek.log.storage.found_directories import KnownPartitions
 from odradek.properties import PropertySet
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -24,6 +25,7 @@ from odradek.protocol.messages.leader_and_isr import LeaderAndIsrRequest, Leader
 from odradek.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
 from odradek.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from odradek.protocol.schema import Message
+from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.admin.auto_creation import ClusterAutoCreation
 from odradek.replication.controller.admin.features import Features
 from odradek.replication.controller.admin.metadata_wait import MetadataWait
@@ -128,6 +130,8 @@ class ClusterMembership:
         # Ids of the topics in the store at the start, and their assignments until this broker joins.
         self._stored_ids: dict[str, bytes] = {}
         self._stored = ClusterMetadata()
+        # The partitions of topics whose assignment could not be read at the start.
+        self._damaged_topics: dict[str, list[int]] = {}
         self.controller_requests = self._make_controller_client()
         self._controlled_shutdown = ControlledShutdown(
             config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
@@ -329,12 +333,17 @@ class ClusterMembership:
         await self.clients.load()
 
     async def load_topics(self) -> StoredTopics:
-        """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray."""
+        """Load the assignments in the store; logs of partitions that are not assigned to this broker are stray.
+
+        The logs of a topic whose assignment cannot be read are opened. They get a role when it is corrected.
+        """
         stored, me = self._stored, self._config.node_id
-        await read_assignments(self._store, stored)
+        damaged = self._damaged_topics = await read_assignments(self._store, stored)
         self._stored_ids = {topic.name: topic.topic_id for topic in stored.topics.values()}
 
         def topic_id(topic: str, index: int) -> bytes | None:
+            if topic in damaged:
+                return ZERO_UUID
             partition = stored.partition(topic, index)
             if partition is None or me not in partition.replicas:
                 return None
@@ -376,6 +385,7 @@ class ClusterMembership:
         self.replication.throttle = ReplicationThrottle(
             LEADER, self._config.node_id, services.configs, self._environment.monotonic_ms
         )
+        self._controller.find_topic_id = partial(self._find_topic_id, services.logs.table)
         await self._start_configs(self._stored_ids)
         self._control = BrokerControl(
             self._config.node_id,
@@ -413,9 +423,22 @@ class ClusterMembership:
             for index, partition in enumerate(topic.partitions)
             if me in partition.replicas and not known.has((topic.name, index))
         ]
+        missing += [
+            (topic, index)
+            for topic, indexes in self._damaged_topics.items()
+            for index in indexes
+            if not known.has((topic, index))
+        ]
         lost = logs.log_dirs.find_lost_logs(missing)
-        replicas.lost_logs = {(topic, index): stored.topics[topic].topic_id for topic, index in lost}
+        replicas.lost_logs = {(topic, index): self._stored_ids.get(topic, ZERO_UUID) for topic, index in lost}
         return Restart.LOST if lost else Restart.LOSSY
+
+    def _find_topic_id(self, table: LogTable, name: str) -> bytes | None:
+        """Return the id that a topic has had: by the metadata of this broker, otherwise by one of its logs."""
+        topic = self._metadata.topics.get(name)
+        if topic is not None and topic.topic_id != ZERO_UUID:
+            return topic.topic_id
+        return next((topic_id for (owner, _), topic_id in table.topic_ids.items() if owner == name), None)
 
     def _watch_peers(self, _: MetadataDelta) -> None:
         """Watch the processes of all brokers as the controller, otherwise that of the controller."""

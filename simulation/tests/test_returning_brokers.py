@@ -2,6 +2,9 @@
 
 import pytest
 
+from odradek.replication.metadata import znodes
+from odradek.replication.metadata.store import run_now
+from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.tests.test_cluster import SESSION_S, Cluster, log_of
 
 RECORDS = 20
@@ -74,6 +77,58 @@ def test_a_broker_that_lost_its_disk_waits_for_the_others_at_each_start(cluster)
     start(cluster, lost)
     assert cluster.leader is lost
     assert log_of(lost).log_end_offset == 0
+
+
+def write_topic(cluster, data):
+    """Write the node of the topic, as another tool. The invariants do not permit that."""
+    cluster.world.check_invariants = lambda process: None
+    cluster.world.zookeeper.on_change = lambda: None
+    store = cluster.world.zookeeper.tree.connect()
+    run_now(store.set(znodes.topic_path("t"), data))
+    run_now(store.close())
+
+
+def test_a_topic_that_cannot_be_read_at_the_start_keeps_its_logs(cluster):
+    """They were renamed as stray, and the topic began empty when it was corrected."""
+    end_all(cluster)
+    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+    write_topic(cluster, b"{")
+    for process in cluster.world.brokers:
+        start(cluster, process)
+    logs = [process.broker.services.logs.get("t", 0) for process in cluster.world.brokers]
+    assert [log.log_end_offset for log in logs] == [RECORDS] * 3
+    write_topic(cluster, data)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS + 1] * 3
+
+
+def test_a_disk_that_is_lost_while_its_topic_cannot_be_read_is_not_elected(cluster):
+    """It led with an empty log when the topic was corrected."""
+    lost = cluster.leader
+    end_all(cluster)
+    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+    write_topic(cluster, b"{")
+    lost.disk.replace_disk()
+    for process in (lost, *(process for process in cluster.world.brokers if process is not lost)):
+        start(cluster, process)
+    write_topic(cluster, data)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS + 1] * 3
+
+
+def test_a_topic_whose_id_a_tool_removed_keeps_its_logs(cluster):
+    """KAFKA-14190. The next controller gave it another id, with which all brokers began empty."""
+    end_all(cluster)
+    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+    write_topic(cluster, data.replace(b'"topic_id"', b'"not_the_id"'))
+    for process in cluster.world.brokers:
+        start(cluster, process)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS + 1] * 3
+    assert znodes.decode_topic(read_data(cluster.world.zookeeper, znodes.topic_path("t"))) == znodes.decode_topic(data)
 
 
 def test_the_end_of_all_sessions_changes_no_leader(cluster):

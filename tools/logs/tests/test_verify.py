@@ -329,7 +329,7 @@ def test_records_are_not_read_without_their_check():
 def test_compressed_records_are_checked(codec: Codec):
     stored = StoredDirectory()
     stored.fs.make_directory("/data/other-0")
-    checkpoints.write_partition_metadata(stored.fs, "/data/other-0", bytes(16))
+    checkpoints.write_partition_metadata(stored.fs, "/data/other-0", bytes(range(1, 17)))
     log = open_log(stored.fs, directory="/data/other-0", cfg=config(internal_segment_bytes=100_000))
     values = [b"v%d" % number * 30 for number in range(200)]
     append(log, batch(values, codec=codec, timestamp=[NOW_MS + 300 * number for number in range(200)]))
@@ -381,7 +381,7 @@ def test_a_partition_in_two_log_directories():
     found, _ = stored.verify("/data", "/other")
     [finding] = found
     assert (finding.severity, finding.check, finding.path) == (ERROR, "duplicate", other.directory)
-    checkpoints.write_partition_metadata(stored.fs, other.directory, bytes(16))
+    checkpoints.write_partition_metadata(stored.fs, other.directory, bytes(range(1, 17)))
     meta = checkpoints.read_meta_properties(stored.fs, "/data")
     assert meta is not None
     checkpoints.write_meta_properties(stored.fs, "/other", meta)
