@@ -181,6 +181,7 @@ class LogManager:
             self._retirement,
             self.schedule,
             run_in_thread,
+            self._sleep,
             choose_jitter_ms,
         )
         self.moves = ReplicaMoves(self._make_move_parts(move_throttle or NoMoveLimit()), self.schedule, run_in_thread)

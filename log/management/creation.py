@@ -55,6 +55,7 @@ class LogCreation:
         retirement: LogRetirement,
         schedule: Schedule,
         run_in_thread: RunInThread,
+        sleep: Callable[[float], None],
         choose_jitter_ms: Callable[[int], int],
     ) -> None:
         self._fs = fs
@@ -66,7 +67,7 @@ class LogCreation:
         self._run_in_thread = run_in_thread
         self._choose_jitter_ms = choose_jitter_ms
         self._name_syncs = {path: self._name_sync(directory) for path, directory in log_dirs.by_path.items()}
-        self._files = NewLogFiles(fs, run_in_thread, self._on_files_failed)
+        self._files = NewLogFiles(fs, run_in_thread, sleep, self._on_files_failed)
         # Topic ids that are in the directories of logs, and not in the table yet.
         self._written_ids: dict[Key, bytes] = {}
         self.preferred: dict[Key, str] = {}

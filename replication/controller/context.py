@@ -28,7 +28,10 @@ from odradek.replication.pauses import Pause, run_with_pauses
 logger = logging.getLogger(__name__)
 
 MAX_OPERATIONS: Final = 2000
-"""Most operations in one transaction, for a change that can be split."""
+"""Most operations in one transaction of an embedded store, for a change that can be split."""
+
+_MAX_CLUSTER_OPERATIONS: Final = 300
+"""The same in a cluster. To encode so many, or their results, takes 1 or 2 ms, without a pause."""
 
 MAX_TRANSACTION_BYTES: Final = 500_000
 """Size from which on states are written in another transaction; ZooKeeper accepts 1 MB. Their order does not matter."""
@@ -124,6 +127,11 @@ class ControllerContext:
     def staying_brokers(self) -> Container[int]:
         """The live brokers that are not shutting down."""
         return self.image.brokers.keys() - self.shutting_down if self.shutting_down else self.image.brokers
+
+    @property
+    def max_operations(self) -> int:
+        """Most operations in one transaction, for a change that can be split."""
+        return _MAX_CLUSTER_OPERATIONS if self.in_cluster else MAX_OPERATIONS
 
     @property
     def is_active(self) -> bool:
@@ -289,9 +297,7 @@ def as_kafka_error(error: KafkaError | MetadataStoreError) -> KafkaError:
     return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
 
-def split_operations(
-    operations: Sequence[Operation], max_operations: int = MAX_OPERATIONS
-) -> Iterator[Sequence[Operation]]:
+def split_operations(operations: Sequence[Operation], max_operations: int) -> Iterator[Sequence[Operation]]:
     """Split operations into transactions that ZooKeeper accepts."""
     first, size_bytes = 0, 0
     for number, operation in enumerate(operations):

@@ -213,7 +213,7 @@ def test_a_failed_log_is_published_even_if_the_store_failed_with_it():
 
 
 def test_topics_of_which_the_store_wrote_a_part_are_published_as_stored(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.topics.changes.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("odradek.replication.controller.context.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
     transaction, calls = cluster.store.transaction, []
@@ -237,7 +237,7 @@ def test_topics_of_which_the_store_wrote_a_part_are_published_as_stored(monkeypa
 
 
 def test_a_failed_change_of_several_leaves_listeners_with_what_was_written(monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.topics.changes.MAX_OPERATIONS", 1)
+    monkeypatch.setattr("odradek.replication.controller.context.MAX_OPERATIONS", 1)
     cluster = Cluster()
     create(cluster, new("first"), new("second"))
     transaction, calls = cluster.store.transaction, []
@@ -421,7 +421,7 @@ def test_partitions_that_go_offline_one_after_the_other_are_all_in_the_store(mon
 
 @pytest.mark.parametrize("transactions", range(1, 6))
 def test_a_controller_starts_and_finishes_a_removal_that_stopped_after_any_transaction(monkeypatch, transactions):
-    monkeypatch.setattr("odradek.replication.controller.topics.deletion.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("odradek.replication.controller.context.MAX_OPERATIONS", 3)
     cluster = Cluster()
     create(cluster, new("t", 5), new("kept"))
     transaction, left = cluster.store.transaction, [transactions]

@@ -324,7 +324,7 @@ def test_a_topic_that_is_marked_already_is_deleted(broker):
 
 
 def test_a_topic_with_more_partitions_than_a_transaction_allows_is_deleted(broker, monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.topics.deletion.MAX_OPERATIONS", 5)
+    monkeypatch.setattr("odradek.replication.controller.context.MAX_OPERATIONS", 5)
     broker.create("t", partitions=9)
     removals = itertools.count()
     broker.server.refuses = lambda operations: "/brokers/topics/t" in operations[1].path and next(removals) == 2
@@ -379,7 +379,7 @@ def test_a_failed_read_of_the_store_does_not_end_the_controllers_term(broker, mo
 
 @pytest.mark.parametrize("number", range(1, 24))
 def test_image_and_store_agree_whichever_change_fails(number, monkeypatch):
-    monkeypatch.setattr("odradek.replication.controller.topics.deletion.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("odradek.replication.controller.context.MAX_OPERATIONS", 3)
     monkeypatch.setattr("odradek.replication.controller.topics.changes.MAX_OPERATIONS", 20)
     broker = Broker()
     broker.server.refuse_nth(number)

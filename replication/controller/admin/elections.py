@@ -29,7 +29,7 @@ PREFERRED: Final = 0
 UNCLEAN: Final = 1
 """The election types of ElectLeaders."""
 
-_PARTITIONS_PER_PAUSE: Final = 500
+_PARTITIONS_PER_PAUSE: Final = 100
 
 
 class _ElectionPlan:

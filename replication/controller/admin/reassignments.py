@@ -27,7 +27,7 @@ from odradek.replication.controller.states.assignment import check_replicas
 from odradek.replication.metadata.image import TopicMetadata
 from odradek.replication.pauses import in_slices
 
-_PARTITIONS_PER_PAUSE: Final = 500
+_PARTITIONS_PER_PAUSE: Final = 100
 
 
 class ReassignmentAdmin:

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 Post = Callable[[EventKind, str, Work[None]], None]
 
-_PARTITIONS_PER_PAUSE: Final = 500
+_PARTITIONS_PER_PAUSE: Final = 100
 
 
 class Elections:

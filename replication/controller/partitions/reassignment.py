@@ -52,7 +52,7 @@ StopReplicas = Callable[[int, Sequence[tuple[str, int, int]], Callable[[], None]
 The last argument is called when the broker has responded, and not called if it fails or refuses the request.
 """
 
-_PARTITIONS_PER_PAUSE: Final = 500
+_PARTITIONS_PER_PAUSE: Final = 100
 
 _MAX_STEPS: Final = 1000
 """Most steps in one transaction, which also has the topic's node. With a large node there are fewer."""

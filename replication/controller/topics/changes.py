@@ -66,10 +66,6 @@ class StateConflictError(Exception):
     """The store has another state of a partition than the image; the image has been corrected."""
 
 
-_MAX_CREATIONS: Final = 300
-"""Most creations in one transaction of a cluster. To encode so many takes about 1 ms, without a pause."""
-
-
 class NewTopic(NamedTuple):
     """A topic to be created: its metadata, with leaders and ISR, and its explicit configuration."""
 
@@ -167,14 +163,14 @@ class TopicChanges:
         `ControllerContext.write`; the index of a TransactionError counts all operations. Nothing is written if a
         topic's node is too large.
         """
-        first = 0
+        context, first = self._context, 0
         for operation in operations:
             if isinstance(operation, Create | SetData) and len(operation.data or b"") > MAX_TRANSACTION_BYTES:
-                self._context.check_size([operation])
-        split = split_operations(operations, _MAX_CREATIONS) if self._context.in_cluster else (operations,)
+                context.check_size([operation])
+        split = split_operations(operations, context.max_operations) if context.in_cluster else (operations,)
         for some in split:
             try:
-                await self._context.write(some)
+                await context.write(some)
             except TransactionError as error:
                 raise TransactionError(first + error.index, error.cause) from error
             first += len(some)
@@ -354,8 +350,8 @@ class TopicChanges:
     async def put_partitions(self, topics: Iterable[TopicMetadata]) -> None:
         """Write and publish new leaders and ISRs; each state must still have the partition epoch of the image.
 
-        A transaction contains many topics, because a commit is slow; a topic is never split. If a transaction fails,
-        the topics of earlier transactions are changed and published.
+        A transaction contains many topics, because a commit is slow; a topic is split in a cluster only. If a
+        transaction fails, the states of earlier transactions are changed and published.
         """
         try:
             await self._put_partitions(topics)
@@ -381,12 +377,13 @@ class TopicChanges:
                     operation = SetData(path, data, partition.partition_epoch)
                     operations.append(operation)
                     size_bytes += operation_bytes(operation)
-                    if self._context.in_cluster and size_bytes >= MAX_TRANSACTION_BYTES:
+                    is_full = size_bytes >= MAX_TRANSACTION_BYTES or len(operations) >= self._context.max_operations
+                    if is_full and self._context.in_cluster:
                         written.append(current._replace(partitions=tuple(partitions)))
                         await self._write_topics(operations, written)
                         operations, written, size_bytes = [], [], 0
             written.append(current._replace(partitions=tuple(partitions)))
-            if len(operations) >= MAX_OPERATIONS:
+            if len(operations) >= self._context.max_operations:
                 await self._write_topics(operations, written)
                 operations, written, size_bytes = [], [], 0
         if operations:

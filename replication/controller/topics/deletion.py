@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_RETRY_MS: Final = 1_000
 LONGEST_RETRY_MS: Final = 60_000
-_PARTITIONS_PER_PAUSE: Final = 500
+_PARTITIONS_PER_PAUSE: Final = 100
 
 Task = Callable[[], Coroutine[Any, Any, None]]
 RunLater = Callable[[int, Task], None]
@@ -223,7 +223,7 @@ class TopicDeletion:
                 offline = remove_from_isr(partition, [*live, partition.leader], context.epoch)
                 path = znodes.state_path(topic.name, index)
                 operations.append(SetData(path, znodes.encode_state(offline), partition.partition_epoch))
-        for some in split_operations(operations, MAX_OPERATIONS):
+        for some in split_operations(operations, context.max_operations):
             try:
                 await context.write(some)
             except TransactionError as error:
@@ -312,7 +312,7 @@ class TopicDeletion:
         deletions: list[Operation] = []
         async for path in in_slices(existing, _PARTITIONS_PER_PAUSE, self._context.pause):
             deletions.append(Delete(path))
-        for some in split_operations(deletions, MAX_OPERATIONS):
+        for some in split_operations(deletions, self._context.max_operations):
             # Without the mark these nodes are those of a later topic of that name.
             await self._context.write([Check(mark), *some])
         self._end(name)
