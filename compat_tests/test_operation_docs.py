@@ -16,7 +16,7 @@ from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, read, wait_until
 from compat_tests.pages import PageShell, read_examples, read_page, set_default_cluster
-from odradek.server.cluster_tools.zookeeper_server import find_ports
+from compat_tests.processes import lasting_ports
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def read_all(bootstrap_servers: str, topic: str) -> list[bytes | None]:
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 def test_the_steps_to_prometheus_and_its_alerts(make_shell):
-    metrics, prometheus, broker = find_ports(3)
+    metrics, prometheus, broker = lasting_ports(3)
     shell = make_shell({":9404": f":{metrics}", ":9090": f":{prometheus}"})
     listener, look, configuration, run = map(textwrap.dedent, read_inner_examples("monitoring.md"))
     properties = f"{listener}listeners=PLAINTEXT://127.0.0.1:{broker}\nlog.dirs=data\n"

@@ -16,7 +16,7 @@ import pytest
 import odradek
 from compat_tests.clients.common import wait_until
 from compat_tests.pages import PageShell, read_blocks, read_examples, read_page, set_default_cluster
-from odradek.server.cluster_tools.zookeeper_server import find_ports
+from compat_tests.processes import lasting_ports
 from odradek.tools.cli.main import main
 
 ROOT = Path(odradek.__file__).parent.parent
@@ -90,7 +90,7 @@ def test_messages_in_troubleshooting_are_in_the_source():
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch) -> Iterator[PageShell]:
     """A shell whose commands use free ports instead of 9092, also without --bootstrap-server, and 9192."""
-    port, second_port = find_ports(2)
+    port, second_port = lasting_ports(2)
     set_default_cluster(tmp_path, monkeypatch, f"127.0.0.1:{port}")
     shell = PageShell(tmp_path, {":9092": f":{port}", ":9192": f":{second_port}"}, log_pattern="*.log")
     yield shell

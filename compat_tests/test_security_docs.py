@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from compat_tests.pages import PageShell, read_blocks, read_examples
-from odradek.server.cluster_tools.zookeeper_server import find_ports
+from compat_tests.processes import lasting_port
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[PageShell]:
-    (port,) = find_ports(1)
+    port = lasting_port()
     shell = PageShell(tmp_path, {":9093": f":{port}"}, log_pattern="broker.log")
     yield shell
     shell.kill("broker.pid")

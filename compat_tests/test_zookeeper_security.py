@@ -17,7 +17,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not exporte
 
 from compat_tests.apache_kafka.zookeeper_mode import ZooKeeperModeBroker
 from compat_tests.clients.common import wait_until
-from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, find_port
+from compat_tests.processes import lasting_port
+from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer
 from odradek.server.security.tls.certificates import Authority
 from odradek.server.stores.zookeeper.client import MultiReadingClient
 from odradek.server.stores.zookeeper.settings import Credentials
@@ -39,7 +40,7 @@ class Secured:
         (directory / "server.conf").write_text(SERVER_JAAS)
         (directory / "client.conf").write_text(CLIENT_JAAS)
         self.options = f"-Djava.security.auth.login.config={directory / 'client.conf'}"
-        self.tls_port = find_port()
+        self.tls_port = lasting_port()
         settings = [
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
             f"secureClientPort={self.tls_port}",
