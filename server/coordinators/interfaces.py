@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from odradek.protocol.errors import ErrorCode
     from odradek.protocol.messages.produce import ProduceRequest
     from odradek.replication.replicas.partition import Partition
-    from odradek.server.coordinators.marker_sender import TopicPartition, TransactionMarker
+    from odradek.server.coordinators.marker_sender import RequestedMarkers, TopicPartition, TransactionMarker
     from odradek.server.coordinators.transaction_verification import TransactionWriter, VerificationResult
     from odradek.server.request import Reply
 
@@ -33,7 +33,13 @@ class TransactionVerification(Protocol):
 
 
 class MarkerWriter(Protocol):
-    """Writes COMMIT and ABORT markers to partitions (KIP-98)."""
+    """Writes COMMIT and ABORT markers to partitions (KIP-98).
+
+    requested: the WriteTxnMarkers requests in progress
+    """
+
+    @property
+    def requested(self) -> "RequestedMarkers": ...
 
     def send(
         self, outcome: "TransactionOutcome", done: "Callable[[TopicPartition, ErrorCode], None]"

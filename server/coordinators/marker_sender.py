@@ -8,6 +8,8 @@ NOT_LEADER_OR_FOLLOWER, and the transaction coordinator retries.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from twisted.internet.defer import DeferredLock
+
 from odradek.coordinator.result import TransactionOutcome
 from odradek.coordinator.steps import Steps
 from odradek.log.validation.batch import Origin
@@ -59,6 +61,20 @@ class TransactionMarker(NamedTuple):
         )
 
 
+class RequestedMarkers:
+    """The markers of WriteTxnMarkers requests in progress, which are written in slices.
+
+    last: the last request that contains a marker of a producer for a partition, by producer id, topic and index
+    order: held by the request that adds its markers, in the order of arrival
+    """
+
+    __slots__ = ("last", "order")
+
+    def __init__(self) -> None:
+        self.last: dict[tuple[int, str, int], object] = {}
+        self.order = DeferredLock()
+
+
 class MarkerSenderServices(Protocol):
     """The parts of a broker that the marker sender uses."""
 
@@ -75,6 +91,7 @@ class MarkerSender:
 
     def __init__(self, services: MarkerSenderServices) -> None:
         self._services = services
+        self.requested = RequestedMarkers()
 
     def send(self, outcome: TransactionOutcome, done: Callable[[TopicPartition, ErrorCode], None]) -> Steps[None]:
         """Write a marker of the outcome to one partition per step; call `done` for each, immediately or later.

@@ -28,7 +28,7 @@ from odradek.replication.remote import BrokerUnavailableError
 from odradek.server.brokers.batch_loop import BatchLoop
 from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.coordinators.interfaces import MarkerWriter
-from odradek.server.coordinators.marker_sender import OnWritten, TopicPartition, TransactionMarker
+from odradek.server.coordinators.marker_sender import OnWritten, RequestedMarkers, TopicPartition, TransactionMarker
 from odradek.server.coordinators.runtime import report_failure
 from odradek.server.work.clock import Clock
 from odradek.server.work.slices import ROWS_PER_STEP, Slices
@@ -52,10 +52,10 @@ IsDeleted = Callable[[str, int], Coroutine[AnyDeferred, object, bool]]
 
 
 def find_response_timeout_ms(request_timeout_ms: int) -> int:
-    """Return the timeout of WriteTxnMarkers for the sender.
+    """Return the timeout of WriteTxnMarkers and AddPartitionsToTxn for the sender.
 
-    The other broker waits `request_timeout_ms` for the replication, and then reports the partitions that lack it. The
-    sender must not give up before: it would lose the results of all other partitions, and its connection.
+    The other broker waits `request_timeout_ms` for the replication, and then reports the partitions or transactions that
+    lack it. The sender must not give up before: it would lose the results of all others, and its connection.
     """
     return request_timeout_ms + _RESPONSE_MARGIN_MS
 
@@ -106,6 +106,11 @@ class ClusterMarkerSender:
             else:
                 self._find_queue(metadata.leader).add(marker, name, partial(done, name))
             yield
+
+    @property
+    def requested(self) -> RequestedMarkers:
+        """The WriteTxnMarkers requests in progress."""
+        return self._local.requested
 
     async def _skip_deleted(self, name: TopicPartition, done: OnWritten) -> None:
         is_deleted = False

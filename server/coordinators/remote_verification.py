@@ -61,16 +61,18 @@ class _CoordinatorQueue:
         """Add a transaction. Of two with the same id, one fails, because a response has results by id.
 
         The older one fails: with a lower epoch it is fenced, and with the same epoch its client probably repeats it.
+        Epochs of different producer ids are not comparable: a producer whose epochs are exhausted has the next id.
         """
         outcome: Wait[CoordinatorReply] = Wait(lambda: f"transaction coordinator on broker {self._broker_id}")
         name = transaction.transactional_id
         older = self._pending.get(name)
-        if older is not None and older[0].producer_epoch > transaction.producer_epoch:
+        is_comparable = older is not None and older[0].producer_id == transaction.producer_id
+        if older is not None and is_comparable and older[0].producer_epoch > transaction.producer_epoch:
             outcome.callback(ErrorCode.INVALID_PRODUCER_EPOCH)
             return outcome
         self._pending[name] = transaction, outcome
         if older is not None:
-            is_fenced = older[0].producer_epoch < transaction.producer_epoch
+            is_fenced = is_comparable and older[0].producer_epoch < transaction.producer_epoch
             older[1].callback(ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.NETWORK_EXCEPTION)
         self._loop.wake()
         return outcome

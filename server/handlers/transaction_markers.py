@@ -51,14 +51,27 @@ def write_txn_markers(
     """Write each marker to each of its partitions, and respond when all of them are replicated or have failed.
 
     A partition whose marker is not replicated within `request.timeout.ms` has REQUEST_TIMED_OUT, as in Kafka, and the
-    coordinator sends the marker again. All markers are written even if the connection is lost. Raises KafkaError
-    UNKNOWN_SERVER_ERROR, with nothing written, if a marker has no producer id or no epoch.
+    coordinator sends the marker again. All markers are written even if the connection is lost, except those that the
+    coordinator sends again meanwhile: after the repeated one a marker could end the producer's next transaction. Raises
+    KafkaError UNKNOWN_SERVER_ERROR, with nothing written, if a marker has no producer id or no epoch.
     """
     return carry_through(_write_all(services, request))
 
 
 async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    work = await services.slices.run(_collect_markers(services, request))
+    work: list[tuple[TransactionMarker, TopicPartition]] = []
+    try:
+        # In the order of arrival: a request whose connection was lost must not seem to be later than its repetition.
+        await services.markers.requested.order.run(services.slices.run, _collect_markers(services, request, work))
+        return await _write_collected(services, request, work)
+    finally:
+        await services.slices.run(_forget_markers(services, request, work))
+
+
+async def _write_collected(
+    services: MarkerServices, request: WriteTxnMarkersRequest, work: list[tuple[TransactionMarker, TopicPartition]]
+) -> WriteTxnMarkersResponse:
+    last = services.markers.requested.last
     errors: Errors = {entry.producer_id: {} for entry in request.markers}
     for marker, name in work:
         errors[marker.producer_id][name] = ErrorCode.REQUEST_TIMED_OUT
@@ -77,7 +90,10 @@ async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) 
 
     def write() -> Steps[None]:
         for marker, name in work:
-            if name in services.replicas.partitions:
+            if last.get((marker.producer_id, *name)) is not request:
+                # Its coordinator has sent the marker again.
+                done(marker.producer_id, name, ErrorCode.REQUEST_TIMED_OUT)
+            elif name in services.replicas.partitions:
                 services.markers.write(name, marker, partial(done, marker.producer_id, name))
             else:
                 done(marker.producer_id, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -94,9 +110,8 @@ async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) 
 
 
 def _collect_markers(
-    services: MarkerServices, request: WriteTxnMarkersRequest
-) -> Steps[list[tuple[TransactionMarker, TopicPartition]]]:
-    work = []
+    services: MarkerServices, request: WriteTxnMarkersRequest, work: list[tuple[TransactionMarker, TopicPartition]]
+) -> Steps[None]:
     for entry in request.markers:
         marker = TransactionMarker(
             entry.producer_id,
@@ -115,8 +130,22 @@ def _collect_markers(
                         f"a marker needs a producer id and epoch, not {marker.producer_id} and {marker.producer_epoch}",
                     )
                 work += [(marker, name) for name in names]
+                services.markers.requested.last.update(
+                    {(marker.producer_id, topic.name, index): request for index in indexes}
+                )
                 yield
-    return work
+
+
+def _forget_markers(
+    services: MarkerServices, request: WriteTxnMarkersRequest, work: list[tuple[TransactionMarker, TopicPartition]]
+) -> Steps[None]:
+    last = services.markers.requested.last
+    for some in pieces(work):
+        for marker, name in some:
+            key = (marker.producer_id, *name)
+            if last.get(key) is request:
+                del last[key]
+        yield
 
 
 def _make_response(errors: Errors) -> WriteTxnMarkersResponse:

@@ -137,8 +137,9 @@ class ClusterMembership:
             config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
         )
         # Separate connections, as in Kafka: the response to markers waits for their replication.
-        self._marker_channels = self._make_channel_pool(find_response_timeout_ms(config.request_timeout_ms))
-        self._verification_channels = self._make_channel_pool(config.request_timeout_ms)
+        response_timeout_ms = find_response_timeout_ms(config.request_timeout_ms)
+        self._marker_channels = self._make_channel_pool(response_timeout_ms)
+        self._verification_channels = self._make_channel_pool(response_timeout_ms)
         self._peers = PeerWatch(
             config.inter_broker_name,
             self._on_refused,

@@ -24,10 +24,10 @@ COORDINATOR = 2
 KEY = AddPartitionsToTxnRequest.api_key
 
 
-def transaction(name, epoch=3, verify_only=True):
+def transaction(name, epoch=3, verify_only=True, producer_id=7):
     return AddPartitionsToTxnRequestAddPartitionsToTxnTransaction(
         transactional_id=name,
-        producer_id=7,
+        producer_id=producer_id,
         producer_epoch=epoch,
         verify_only=verify_only,
         topics=[AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name="t", partitions=[0])],
@@ -122,6 +122,14 @@ def test_of_two_pending_transactions_with_one_id_one_fails(world, epochs, older,
     link = world.connect()
     assert answer(link, 0) == ["a"]
     assert [code(first), code(second)] == [older, newer]
+
+
+def test_epochs_of_different_producer_ids_are_not_compared(world):
+    """After the last epoch of its producer id a producer gets the next one, with epoch 0."""
+    first, second = world.send("a", 32_766, True, 7), world.send("a", 0, True, 8)
+    link = world.connect()
+    assert answer(link, 0) == ["a"]
+    assert [code(first), code(second)] == [ErrorCode.NETWORK_EXCEPTION, 0]
 
 
 def test_a_lost_connection_is_a_network_exception(world):
