@@ -54,8 +54,8 @@ IsDeleted = Callable[[str, int], Coroutine[AnyDeferred, object, bool]]
 def find_response_timeout_ms(request_timeout_ms: int) -> int:
     """Return the timeout of WriteTxnMarkers and AddPartitionsToTxn for the sender.
 
-    The other broker waits `request_timeout_ms` for the replication, and then reports the partitions or transactions that
-    lack it. The sender must not give up before: it would lose the results of all others, and its connection.
+    The other broker waits `request_timeout_ms` for the replication, and then reports the partitions or transactions
+    that lack it. The sender must not give up before: it would lose the results of all others, and its connection.
     """
     return request_timeout_ms + _RESPONSE_MARGIN_MS
 

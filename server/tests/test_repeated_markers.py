@@ -1,6 +1,9 @@
 """Markers that a coordinator sends again after a lost connection, while the first request is still in progress."""
 
+from typing import Any
+
 import pytest
+from twisted.internet.defer import Deferred
 
 from odradek.coordinator.result import CoordinatorRecord
 from odradek.log.validation.batch import Origin
@@ -40,8 +43,9 @@ def transaction_start(partition):
 
 
 def send(world, *entries):
-    answers = []
-    reply = write_txn_markers(world, RequestContext("h", "PLAINTEXT"), WriteTxnMarkersRequest(markers=list(entries)))
+    answers: list[Any] = []
+    request = WriteTxnMarkersRequest(markers=list(entries))
+    reply: Deferred[Any] = write_txn_markers(world, RequestContext("h", "PLAINTEXT"), request)
     reply.addBoth(answers.append)
     return reply, answers
 
