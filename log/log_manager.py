@@ -77,7 +77,7 @@ class LogManager:
     new directory, which is marked with `may_lack_logs` (`LogDirectories.find_lost_logs`).
     `on_directory_failure(path, partitions)` is called when a directory goes offline, and `on_log_replaced(log)` when a
     move ends and `log`, until then a future log, is served. `monotonic` (seconds) is the clock of background tasks;
-    with `sleep` it also paces compaction in threads. `now_ms` of the methods is the wall clock.
+    with `sleep` it also paces compaction and the making of files in threads. `now_ms` of the methods is the wall clock.
     `start_compaction_worker` starts a process for compaction; without it all compaction runs in threads.
     `run_compaction` runs compactions in threads of their own, because they take long and sleep to keep to their rate;
     without it they use those of `run_in_thread`.

@@ -226,7 +226,9 @@ class LogLoader:
                 continue
             new = [found for found in several if not self._is_marked(found)]
             topic_ids = {self._read_found_id(found) for found in several}
-            if len(new) != 1 or len(topic_ids) > 1 or None in topic_ids:
+            # A topic from before Kafka 2.8 has none.
+            is_failed = any(found.directory.failure is not None for found in several)
+            if len(new) != 1 or len(topic_ids) > 1 or is_failed:
                 continue
             for found in several:
                 if found is not new[0]:

@@ -47,6 +47,16 @@ def all_folders(fs: MemoryFileSystem) -> list[str]:
     return sorted(name for path in DIRECTORIES for name in folders(fs, path) if not name.endswith("-delete"))
 
 
+def test_the_thread_pauses_between_logs() -> None:
+    """It competed with the reactor threads for the processors."""
+    threads = Threads()
+    pauses: list[float] = []
+    manager = opened(MemoryFileSystem(), run_in_thread=threads, sleep=pauses.append)
+    assert make_files(manager, threads)
+    assert len(pauses) == COUNT
+    assert min(pauses) > 0
+
+
 def test_a_log_is_created_without_a_new_file() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, run_in_thread=threads)

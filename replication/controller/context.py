@@ -67,7 +67,8 @@ class ControllerContext:
     shutting_down: live brokers that announced their stop
     restarted: brokers that have registered again, are still in ISRs of their earlier process, and may lack records
     lost: those of them that lost logs with a disk: the others are preferred to them
-    continued: brokers that had registered again, before the election of this controller, without a restart
+    continued: brokers that had registered again without a restart when this controller loaded the registrations
+    failed_in_term: brokers that have failed or restarted since the takeover, for topics that could not be read then
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     unclean_elections: leaders that this controller has elected from outside the ISR, or has tried to
     on_resigned: called when a write or a state shows that there is a later controller epoch
@@ -101,6 +102,7 @@ class ControllerContext:
         self.restarted: set[int] = set()
         self.lost: set[int] = set()
         self.continued: set[int] = set()
+        self.failed_in_term: set[int] = set()
         self.offline_brokers: set[int] = set()
         self.unclean_elections = 0
         self._publisher = publisher
@@ -145,12 +147,15 @@ class ControllerContext:
         self.stopping = {}
         self._change_role(ControllerRole.ACTIVE, "elected")
         self.shutting_down.clear()
-        for broker_ids in (self.restarted, self.lost, self.continued):
+        for broker_ids in (self.restarted, self.lost, self.continued, self.failed_in_term):
             broker_ids.clear()
         self.begin_publications()
 
     def begin_publications(self) -> None:
-        """Let the next publication contain everything: the brokers' metadata may differ from the last one."""
+        """Let the next publication contain everything: the brokers' metadata may differ from the last one.
+
+        Requests that wait to be sent are dropped, so that those to delete replicas have to be repeated.
+        """
         if self.propagation is not None:
             self.propagation.begin(self.epoch)
             self._publishes_all = True

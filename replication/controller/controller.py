@@ -78,7 +78,7 @@ class Controller:
     changes, configs, deletion, elections, reassignments: the changes that events make
     publisher, propagation: in a cluster the same object; with an embedded store there is no propagation
     random: source of ids for topics without one, in a cluster
-    find_topic_id: returns the id that this broker knows of such a topic, None if it knows none
+    find_topic_id: returns the id of such a topic in this broker's metadata or logs, None if there is none
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from odradek.protocol.errors import KafkaError
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, Work
@@ -32,6 +33,7 @@ from odradek.replication.metadata.loader import (
 from odradek.replication.metadata.reload import update_image
 from odradek.replication.metadata.store import (
     Delete,
+    MetadataStoreError,
     Node,
     NoNodeError,
     SetData,
@@ -230,6 +232,7 @@ class StoreChanges:
             lossy = self._restarts.find(Restart.LOST, Restart.LOSSY)
             again = {one for one in failed if one in registered and not self._restarts.has_continued(registered[one])}
             self._context.restarted.update(again, lossy & set(failed))
+            self._context.failed_in_term.update(one for one in failed if one not in registered)
             for broker_id in failed:
                 image.remove_broker(broker_id)
             self._context.shutting_down.difference_update(failed)
@@ -279,7 +282,15 @@ class StoreChanges:
             logger.warning("topics are no longer in the metadata store and are kept: %s", ", ".join(sorted(missing)))
         names = sorted(stored - image.topics.keys() - deleted)
         created = []
-        for topic in await load_topics(store, names, self._context.pause):
+        writes: StateWrites = {}
+        topics = await load_topics(store, names, self._context.pause, writes=writes)
+        corrected = [topic.name for topic in topics if any(partition.isr for partition in topic.partitions)]
+        if corrected:
+            # Their nodes could not be read before. Their replicas are not new, as they would be in a publication of
+            # changes: a broker that lost the log of one must not create an empty one.
+            self._context.begin_publications()
+            self._publish_again()
+        for topic in topics:
             configs = await load_config_if_any(store, znodes.topic_config_path(topic.name))
             try:
                 image.put_topic(await self._with_id(topic))
@@ -290,12 +301,22 @@ class StoreChanges:
             created.append(topic.name)
         if created:
             logger.info("added topics that others created count=%d", len(created))
-            if any(partition.isr for name in created for partition in image.topics[name].partitions):
-                # The node of such a topic could not be read before. Its replicas are not new: a broker that lost the
-                # log of one must not create an empty one. Only a publication of changes makes them new.
-                self._context.begin_publications()
-                self._publish_again()
+            await self._remove_failed([name for name in corrected if name in image.topics], writes)
             await self._changes.elect_leaders("topics were created", topics=created)
+
+    async def _remove_failed(self, names: Sequence[str], writes: StateWrites) -> None:
+        """Follow the failures and restarts of brokers for topics that could not be read when these happened.
+
+        If that fails, the image does not have the topics, and the repeated event loads them again.
+        """
+        if not names:
+            return
+        try:
+            await self._changes.remove_failed("a topic can be read again", writes, names)
+        except (KafkaError, MetadataStoreError):
+            for name in names:
+                self._context.image.forget_topic(name)
+            raise
 
     async def _with_id(self, topic: TopicMetadata) -> TopicMetadata:
         """Return a topic with an id, which a broker before Kafka 2.8 did not give it, or such a tool removed."""
@@ -309,7 +330,10 @@ class StoreChanges:
     async def complete_topics(self) -> None:
         """Give ids to the topics of the image that have none."""
         for topic in [topic for topic in self._context.image.topics.values() if topic.topic_id == ZERO_UUID]:
+            # It is replaced by another topic, which has no configuration.
+            configs = self._context.image.topic_configs.get(topic.name, {})
             self._context.image.put_topic(await self._with_id(topic))
+            self._context.image.put_topic_config(topic.name, configs)
 
     async def _follow_topic(self, name: str) -> None:
         """Begin partitions that others added to a topic, and restore its id if they removed it."""
@@ -318,7 +342,8 @@ class StoreChanges:
             return
         current = image.topics.get(name)
         if current is None:
-            # Its node could not be read before.
+            # Its node could not be read before. The watch of it has fired, and is set again.
+            self._watched_topics.discard(name)
             await self._follow_topics()
             return
         stat = await context.store.exists(znodes.topic_path(name))
@@ -348,8 +373,9 @@ class StoreChanges:
         try:
             await self._context.write([SetData(znodes.topic_path(topic.name), data, version)])
         except TransactionError as error:
-            # It was written again: the watch submits another event.
+            # It was written again, perhaps before the watch was set.
             logger.info("the node of a topic has changed topic=%s: %s", topic.name, error)
+            self._follow_topic_later(topic.name)
 
     async def _follow_deletions(self) -> None:
         """Delete topics that others marked."""

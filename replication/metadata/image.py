@@ -176,6 +176,13 @@ class ClusterMetadata:
         self._delta.deleted_topics.append(topic)
         self.revision += 1
 
+    def forget_topic(self, name: str) -> None:
+        """Remove a topic that cannot be read, without a deletion in the next publication."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            self.remove_topic(name)
+            self._delta.deleted_topics.remove(topic)
+
     def put_topic_config(self, name: str, configs: Configs) -> None:
         """Replace a topic's explicit configuration."""
         self._put(self.topic_configs, name, configs)

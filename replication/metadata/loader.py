@@ -1,7 +1,7 @@
 """Loading of the metadata image from the store."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -57,12 +57,14 @@ async def read_image(
         image.put_broker(broker)
     for topic in await load_topics(store, await get_children_if_any(store, znodes.TOPICS), pause, watch, writes):
         image.put_topic(topic)
-    await _read_configs(store, image, pause)
+    await _read_configs(store, image, image.topics, pause)
 
 
-async def _read_configs(store: MetadataStore, image: ClusterMetadata, pause: Pause) -> None:
+async def _read_configs(
+    store: MetadataStore, image: ClusterMetadata, topics: Container[str], pause: Pause
+) -> None:
     for name, configs in (await load_all_topic_configs(store, pause)).items():
-        if name in image.topics and configs:
+        if name in topics and configs:
             image.put_topic_config(name, configs)
     for broker_id, configs in (await load_broker_configs(store)).items():
         if configs:
@@ -72,7 +74,8 @@ async def _read_configs(store: MetadataStore, image: ClusterMetadata, pause: Pau
 async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> dict[str, list[int]]:
     """Put topics and configurations into `image`, which must be empty; partitions have replicas, but no other state.
 
-    Return by name the partitions that have a state of those topics whose assignment another tool has damaged.
+    Return by name the partitions that have a state of those topics whose assignment another tool has damaged. The image
+    has the configurations of these topics, too: retention applies to their logs.
     """
     names = await get_children_if_any(store, znodes.TOPICS)
     assignments = await _load_assignments(store, names)
@@ -81,13 +84,13 @@ async def read_assignments(store: MetadataStore, image: ClusterMetadata) -> dict
             PartitionMetadata(NO_LEADER, -1, topic.replicas[index], ()) for index in range(len(topic.replicas))
         )
         image.put_topic(TopicMetadata(name, topic.topic_id or ZERO_UUID, partitions))
-    await _read_configs(store, image, no_pause)
     damaged = {}
     for name in [name for name in names if name not in assignments]:
         # Others are deleted meanwhile.
         if await store.exists(znodes.topic_path(name)) is not None:
             children = await get_children_if_any(store, znodes.partitions_path(name))
             damaged[name] = [int(child) for child in children if child.isdecimal()]
+    await _read_configs(store, image, {*assignments, *damaged}, no_pause)
     return damaged
 
 

@@ -16,6 +16,8 @@ from odradek.replication.controller.topics import deletion
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.store import Delete, run_now
+from odradek.replication.tests.cluster_requests import create, states
+from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_auto_creation import CREATED, Standby
 from odradek.replication.tests.test_cluster_topics import Admins, errors
@@ -111,3 +113,24 @@ def test_a_broker_that_is_not_the_controller_creates_topics_in_steps(encodings: 
     assert standby.create("t") == {"t": CREATED}
     assert len(standby.topic("t")["partitions"]) == COUNT
     assert encodings.largest_bytes < 20_000
+
+
+def test_the_leaders_of_a_failed_broker_are_replaced_in_small_transactions() -> None:
+    """ZooKeeper's client encodes a transaction, and decodes its results, in one step."""
+    world = World()
+    create(world, "t", *[(2, 3)] * COUNT)
+    sizes: list[int] = []
+    store = world.active.store
+    transaction = store.transaction
+
+    async def transact(operations):
+        sizes.append(len(operations))
+        return await transaction(operations)
+
+    store.transaction = transact
+    world.crash(2)
+    world.executor.finish()
+    assert states(world, "t") == [(3, 1, (3,))] * COUNT
+    assert sum(sizes) > COUNT
+    # One of them checks the epoch of the controller.
+    assert max(sizes) <= 301

@@ -344,7 +344,7 @@ class ClusterMembership:
 
         def topic_id(topic: str, index: int) -> bytes | None:
             if topic in damaged:
-                return ZERO_UUID
+                return ZERO_UUID if index in damaged[topic] else None
             partition = stored.partition(topic, index)
             if partition is None or me not in partition.replicas:
                 return None
@@ -415,6 +415,7 @@ class ClusterMembership:
     def _examine_logs(self, logs: LogManager, replicas: ReplicaManager) -> Restart:
         """Return what the logs may lack, and let `replicas` have those that were lost with a disk."""
         stored, self._stored = self._stored, ClusterMetadata()
+        damaged, self._damaged_topics = self._damaged_topics, {}
         if not logs.log_dirs.may_lack_logs:
             return Restart.LOSSY
         me, known = self._config.node_id, logs.table
@@ -424,15 +425,11 @@ class ClusterMembership:
             for index, partition in enumerate(topic.partitions)
             if me in partition.replicas and not known.has((topic.name, index))
         ]
-        missing += [
-            (topic, index)
-            for topic, indexes in self._damaged_topics.items()
-            for index in indexes
-            if not known.has((topic, index))
-        ]
-        lost = logs.log_dirs.find_lost_logs(missing)
+        # Of which of these this broker has replicas is unknown.
+        doubtful = [(topic, index) for topic in damaged for index in damaged[topic] if not known.has((topic, index))]
+        lost = logs.log_dirs.find_lost_logs(missing + doubtful)
         replicas.lost_logs = {(topic, index): self._stored_ids.get(topic, ZERO_UUID) for topic, index in lost}
-        return Restart.LOST if lost else Restart.LOSSY
+        return Restart.LOST if lost and missing else Restart.LOSSY
 
     def _find_topic_id(self, table: LogTable, name: str) -> bytes | None:
         """Return the id that a topic has had: by the metadata of this broker, otherwise by one of its logs."""

@@ -36,7 +36,7 @@ class _Row(NamedTuple):
 
 
 class AlterPartitionProcessor:
-    """Processes AlterPartition within an event of the controller. All partitions of a request are written together."""
+    """Processes AlterPartition within an event of the controller, a request in as few transactions as possible."""
 
     def __init__(self, context: ControllerContext, changes: TopicChanges) -> None:
         self._context = context

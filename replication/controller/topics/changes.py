@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.protocol.errors import ErrorCode, KafkaError
+from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.context import (
     MAX_OPERATIONS,
     MAX_TRANSACTION_BYTES,
@@ -247,15 +248,16 @@ class TopicChanges:
         for broker_id in self._context.restarted:
             self._context.image.remove_broker(broker_id)
 
-    async def remove_failed(self, why: str, writes: StateWrites) -> None:
+    async def remove_failed(self, why: str, writes: StateWrites, topics: Sequence[str] | None = None) -> None:
         """Remove failed replicas from ISRs, and failed leaders without electing others; do not publish it.
 
         A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
         registered. Here a broker has failed also if it may lack records after a restart that no controller has noticed:
         it is in `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of
-        which `writes` has the transaction, and has not `continued`. Raises KafkaError, MetadataStoreError.
+        which `writes` has the transaction, and has not `continued`. For `topics`, which could not be read until now, it
+        has failed also if it is in `failed_in_term`. Raises KafkaError, MetadataStoreError.
         """
-        await self._change_states(partial(self._choose_without_failed, why, writes))
+        await self._change_states(partial(self._choose_without_failed, why, writes, topics))
 
     async def change_states(self, choose: Choose) -> None:
         """Write and publish the states that `choose` returns. It is called again if the store had other states.
@@ -275,7 +277,9 @@ class TopicChanges:
                 continue
             return
 
-    async def _choose_without_failed(self, why: str, writes: StateWrites) -> list[TopicMetadata]:
+    async def _choose_without_failed(
+        self, why: str, writes: StateWrites, topics: Sequence[str] | None
+    ) -> list[TopicMetadata]:
         context = self._context
         brokers = context.image.brokers
 
@@ -284,11 +288,13 @@ class TopicChanges:
             later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
             lossy = later - context.continued | context.restarted
             remaining = remove_restarted(partition, context.lost)
+            if topics is not None:
+                remaining = remove_restarted(remaining, context.failed_in_term)
             remaining = remove_restarted(keep_only_returned(remaining, lossy, brokers), lossy)
             remaining = remove_dead_from_isr(remaining, brokers, context.epoch)
             return begin_epoch_if_changed(partition, remaining, context.epoch)
 
-        return await self.map_partitions(remove_failed, why)
+        return await self.map_partitions(remove_failed, why, topics)
 
     async def _choose_leaders(
         self, why: str, topics: Sequence[str] | None, fenced: int | None, least_epoch: LeastEpoch
@@ -414,10 +420,17 @@ class TopicChanges:
                 continue
             try:
                 stored = context.without_stopping(await load_topic(context.store, name, context.pause))
-            except (NoNodeError, StoreDamagedError) as error:
+            except NoNodeError as error:
                 logger.error("a topic of the metadata store cannot be read again topic=%s: %s", name, error)
                 context.image.remove_topic(name)
                 continue
+            except StoreDamagedError as error:
+                logger.error("a topic of the metadata store cannot be read again topic=%s: %s", name, error)
+                context.image.forget_topic(name)
+                continue
+            if stored.topic_id == ZERO_UUID:
+                # A tool has removed it, and it is about to be restored.
+                stored = stored._replace(topic_id=current.topic_id)
             if any(partition.controller_epoch > context.epoch for partition in stored.partitions):
                 context.resign("a later controller wrote the state of a partition")
                 context.on_resigned()

@@ -1,0 +1,110 @@
+"""Simulated brokers start, or lose records, while the node of a topic cannot be decoded."""
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.create_topics import (
+    CreateTopicsRequest,
+    CreateTopicsRequestCreatableTopic,
+    CreateTopicsRequestCreatableTopicConfig,
+)
+from odradek.replication.metadata import znodes
+from odradek.simulation.cluster.tree import read_data
+from odradek.simulation.tests.test_cluster import Cluster, log_of
+from odradek.simulation.tests.test_returning_brokers import RECORDS, end_all, ends, start, write_topic
+
+
+def fill(cluster):
+    for process in cluster.world.brokers:
+        process.on_end = lambda how: None
+    for _ in range(RECORDS):
+        cluster.ask(cluster.produce)
+    cluster.settle()
+    return cluster
+
+
+class KeptForever(Cluster):
+    """The topic keeps its records, other topics do not."""
+
+    def __init__(self):
+        super().__init__(**{"log.retention.ms": "1000", "log.retention.check.interval.ms": "1000"})
+
+    async def create(self):
+        config = CreateTopicsRequestCreatableTopicConfig(name="retention.ms", value="-1")
+        topic = CreateTopicsRequestCreatableTopic(name="t", num_partitions=1, replication_factor=3, configs=[config])
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+        while True:
+            (row,) = (await self.client.request(request, 7, client_id="test")).topics
+            if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                return
+            await self.world.sleep(0.1)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_topic_that_cannot_be_read_keeps_its_records(is_damaged):
+    """They were deleted by the default retention, on all brokers."""
+    cluster = fill(KeptForever())
+    # The high watermarks are written every 5 s.
+    cluster.world.run(lambda: False, 12)
+    end_all(cluster)
+    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+    if is_damaged:
+        write_topic(cluster, b"{")
+    for process in cluster.world.brokers:
+        start(cluster, process)
+    cluster.world.run(lambda: False, 120)
+    logs = [process.broker.services.logs.get("t", 0) for process in cluster.world.brokers]
+    assert [(log.log_start_offset, log.log_end_offset) for log in logs] == [(0, RECORDS)] * 3
+    if is_damaged:
+        write_topic(cluster, data)
+    cluster.settle()
+    assert [log_of(process).log_start_offset for process in cluster.world.brokers] == [0] * 3
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_leader_that_lost_records_while_its_topic_cannot_be_read_does_not_lead(is_damaged):
+    """It led on in the same epoch, and the others truncated their logs."""
+    cluster = fill(Cluster())
+    lost = cluster.leader
+    end_all(cluster)
+    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+    if is_damaged:
+        write_topic(cluster, b"{")
+    others = [process for process in cluster.world.brokers if process is not lost]
+    for process in (*others, lost):
+        start(cluster, process)
+    lost.lose_power(lose_names=False)
+    cluster.world.run(lambda: False, 3)
+    start(cluster, lost)
+    if is_damaged:
+        write_topic(cluster, data)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS + 1] * 3
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_leader_that_lost_records_after_a_takeover_without_its_topic_does_not_lead(is_damaged):
+    """No other broker restarts."""
+    cluster = fill(Cluster())
+    # The leader is not the controller, nor the next one.
+    cluster.world.zookeeper.expire(cluster.controller.host)
+    cluster.settle()
+    lost = cluster.leader
+    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+    if is_damaged:
+        write_topic(cluster, b"{")
+    cluster.world.run(lambda: False, 3)
+    for _ in range(3):
+        cluster.world.zookeeper.expire(cluster.controller.host)
+        cluster.world.run(lambda: False, 5)
+        if cluster.controller is not lost:
+            break
+    lost.lose_power(lose_names=False)
+    cluster.world.run(lambda: False, 3)
+    start(cluster, lost)
+    if is_damaged:
+        write_topic(cluster, data)
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS + 1] * 3
