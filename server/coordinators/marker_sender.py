@@ -64,7 +64,8 @@ class TransactionMarker(NamedTuple):
 class RequestedMarkers:
     """The markers of WriteTxnMarkers requests in progress, which are written in slices.
 
-    last: the last request that contains a marker of a producer for a partition, by producer id, topic and index
+    last: the last request that contains a marker of a producer for a partition, by producer id, topic and index, until
+        it has begun to write the marker
     order: held by the request that adds its markers, in the order of arrival
     """
 

@@ -59,19 +59,10 @@ def write_txn_markers(
 
 
 async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    work: list[tuple[TransactionMarker, TopicPartition]] = []
-    try:
-        # In the order of arrival: a request whose connection was lost must not seem to be later than its repetition.
-        await services.markers.requested.order.run(services.slices.run, _collect_markers(services, request, work))
-        return await _write_collected(services, request, work)
-    finally:
-        await services.slices.run(_forget_markers(services, request, work))
-
-
-async def _write_collected(
-    services: MarkerServices, request: WriteTxnMarkersRequest, work: list[tuple[TransactionMarker, TopicPartition]]
-) -> WriteTxnMarkersResponse:
-    last = services.markers.requested.last
+    requested = services.markers.requested
+    last = requested.last
+    # In the order of arrival: a request whose connection was lost must not seem to be later than its repetition.
+    work = await requested.order.run(services.slices.run, _collect_markers(services, request))
     errors: Errors = {entry.producer_id: {} for entry in request.markers}
     for marker, name in work:
         errors[marker.producer_id][name] = ErrorCode.REQUEST_TIMED_OUT
@@ -90,10 +81,14 @@ async def _write_collected(
 
     def write() -> Steps[None]:
         for marker, name in work:
-            if last.get((marker.producer_id, *name)) is not request:
+            key = (marker.producer_id, *name)
+            if last.get(key) is not request:
                 # Its coordinator has sent the marker again.
                 done(marker.producer_id, name, ErrorCode.REQUEST_TIMED_OUT)
-            elif name in services.replicas.partitions:
+                yield
+                continue
+            del last[key]
+            if name in services.replicas.partitions:
                 services.markers.write(name, marker, partial(done, marker.producer_id, name))
             else:
                 done(marker.producer_id, name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -110,8 +105,10 @@ async def _write_collected(
 
 
 def _collect_markers(
-    services: MarkerServices, request: WriteTxnMarkersRequest, work: list[tuple[TransactionMarker, TopicPartition]]
-) -> Steps[None]:
+    services: MarkerServices, request: WriteTxnMarkersRequest
+) -> Steps[list[tuple[TransactionMarker, TopicPartition]]]:
+    """Return the markers, and register them when none of them is refused."""
+    work: list[tuple[TransactionMarker, TopicPartition]] = []
     for entry in request.markers:
         marker = TransactionMarker(
             entry.producer_id,
@@ -130,22 +127,11 @@ def _collect_markers(
                         f"a marker needs a producer id and epoch, not {marker.producer_id} and {marker.producer_epoch}",
                     )
                 work += [(marker, name) for name in names]
-                services.markers.requested.last.update(
-                    {(marker.producer_id, topic.name, index): request for index in indexes}
-                )
                 yield
-
-
-def _forget_markers(
-    services: MarkerServices, request: WriteTxnMarkersRequest, work: list[tuple[TransactionMarker, TopicPartition]]
-) -> Steps[None]:
-    last = services.markers.requested.last
     for some in pieces(work):
-        for marker, name in some:
-            key = (marker.producer_id, *name)
-            if last.get(key) is request:
-                del last[key]
+        services.markers.requested.last.update({(marker.producer_id, *name): request for marker, name in some})
         yield
+    return work
 
 
 def _make_response(errors: Errors) -> WriteTxnMarkersResponse:
