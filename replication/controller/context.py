@@ -67,7 +67,8 @@ class ControllerContext:
     shutting_down: live brokers that announced their stop
     restarted: brokers that have registered again, are still in ISRs of their earlier process, and may lack records
     lost: those of them that lost logs with a disk: the others are preferred to them
-    continued: brokers that had registered again without a restart when this controller loaded the registrations
+    continued: brokers that had registered again without a restart when this controller loaded the registrations, and
+        have not failed or restarted since
     failed_in_term: brokers that have failed or restarted since the takeover, for topics that could not be read then
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     unclean_elections: leaders that this controller has elected from outside the ISR, or has tried to

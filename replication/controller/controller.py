@@ -128,6 +128,7 @@ class Controller:
         self.reassignments.on_failure = self._events.on_failure = self._repeat_events
         if propagation is not None:
             self.reassignments.follow_brokers = self._store_changes.follow_brokers
+            self._store_changes.find_reassigned = self.reassignments.find_pending
         self._registration = Registration(store, now_ms)
         self._broker: BrokerMetadata | None = None
         self._restart = Restart.LOSSY

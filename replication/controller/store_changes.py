@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from odradek.protocol.errors import KafkaError
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.controller.context import ControllerContext
 from odradek.replication.controller.events import EventKind, Work
@@ -33,7 +32,6 @@ from odradek.replication.metadata.loader import (
 from odradek.replication.metadata.reload import update_image
 from odradek.replication.metadata.store import (
     Delete,
-    MetadataStoreError,
     Node,
     NoNodeError,
     SetData,
@@ -56,6 +54,8 @@ class StoreChanges:
     """Sets watches, and brings the image up to date when they fire. `post` submits an event.
 
     Except for the watches' callbacks, methods are called within an event of the controller.
+
+    find_reassigned: called with the name of a topic that can be read again, whose reassignments go on
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class StoreChanges:
         make_topic_id: Callable[[str], bytes],
         publish_again: Callable[[], None],
     ) -> None:
+        self.find_reassigned: Callable[[str], None] = lambda name: None
         self._make_topic_id = make_topic_id
         self._publish_again = publish_again
         self._context = context
@@ -118,6 +119,8 @@ class StoreChanges:
             retain_offline=False,
             # The deletion of such a topic waits for the end of its reassignment, which needs leaders.
             retain_reassigned=True,
+            # Their marks are about to be refused.
+            retain_marked=not self._deletion.is_enabled(),
             writes=writes,
             watch=self._on_topic,
         )
@@ -232,7 +235,10 @@ class StoreChanges:
             lossy = self._restarts.find(Restart.LOST, Restart.LOSSY)
             again = {one for one in failed if one in registered and not self._restarts.has_continued(registered[one])}
             self._context.restarted.update(again, lossy & set(failed))
-            self._context.failed_in_term.update(one for one in failed if one not in registered)
+            # They may lack records, or will when they return, of topics that cannot be read now.
+            failed_or_again = again.union(one for one in failed if one not in registered)
+            self._context.failed_in_term.update(failed_or_again)
+            self._context.continued.difference_update(failed_or_again)
             for broker_id in failed:
                 image.remove_broker(broker_id)
             self._context.shutting_down.difference_update(failed)
@@ -284,24 +290,30 @@ class StoreChanges:
         created = []
         writes: StateWrites = {}
         topics = await load_topics(store, names, self._context.pause, writes=writes)
-        corrected = [topic.name for topic in topics if any(partition.isr for partition in topic.partitions)]
+        found = []
+        for topic in topics:
+            configs = await load_config_if_any(store, znodes.topic_config_path(topic.name))
+            try:
+                found.append((await self._with_id(topic), configs))
+            except TransactionError as error:
+                logger.error("a topic that another broker created was removed topic=%s: %s", topic.name, error)
+        # From here to `_remove_failed` nothing may fail: the repeated event does not load topics of the image again.
+        for topic, configs in found:
+            image.put_topic(topic)
+            image.put_topic_config(topic.name, configs)
+            created.append(topic.name)
+        corrected = [topic.name for topic, _ in found if any(partition.isr for partition in topic.partitions)]
         if corrected:
             # Their nodes could not be read before. Their replicas are not new, as they would be in a publication of
             # changes: a broker that lost the log of one must not create an empty one.
             self._context.begin_publications()
             self._publish_again()
-        for topic in topics:
-            configs = await load_config_if_any(store, znodes.topic_config_path(topic.name))
-            try:
-                image.put_topic(await self._with_id(topic))
-            except TransactionError as error:
-                logger.error("a topic that another broker created was removed topic=%s: %s", topic.name, error)
-                continue
-            image.put_topic_config(topic.name, configs)
-            created.append(topic.name)
         if created:
             logger.info("added topics that others created count=%d", len(created))
-            await self._remove_failed([name for name in corrected if name in image.topics], writes)
+            await self._remove_failed(corrected, writes)
+            for name in corrected:
+                await self._context.pause()
+                self.find_reassigned(name)
             await self._changes.elect_leaders("topics were created", topics=created)
 
     async def _remove_failed(self, names: Sequence[str], writes: StateWrites) -> None:
@@ -313,7 +325,7 @@ class StoreChanges:
             return
         try:
             await self._changes.remove_failed("a topic can be read again", writes, names)
-        except (KafkaError, MetadataStoreError):
+        except Exception:
             for name in names:
                 self._context.image.forget_topic(name)
             raise

@@ -46,19 +46,20 @@ async def update_image(
     *,
     retain_offline: bool = True,
     retain_reassigned: bool = False,
+    retain_marked: bool = False,
     writes: StateWrites | None = None,
     watch: Watcher | None = None,
 ) -> None:
     """Update the image's controller, brokers, topics and configurations from the store.
 
     Offline replicas are not in the store; without `retain_offline` there are none afterwards. A topic that is marked
-    for deletion is not in the image, although its nodes still exist, unless it is being reassigned and
-    `retain_reassigned` is set. `pause` is awaited between topics, so that other work can run. `writes` and `watch` as
-    in `read_image`. Raises MetadataStoreError without a change of the image.
+    for deletion is not in the image, although its nodes still exist, unless `retain_marked` is set, or it is being
+    reassigned and `retain_reassigned` is set. `pause` is awaited between topics, so that other work can run. `writes`
+    and `watch` as in `read_image`. Raises MetadataStoreError without a change of the image.
     """
     stored = ClusterMetadata()
     await read_image(store, stored, pause, writes, watch)
-    deleted = set(await store.get_children(znodes.DELETE_TOPICS))
+    deleted = set() if retain_marked else set(await store.get_children(znodes.DELETE_TOPICS))
     existing = set(await store.get_children(znodes.TOPICS)) if image.topics.keys() - stored.topics.keys() else set()
     for name in (existing - deleted) & (image.topics.keys() - stored.topics.keys()):
         # Its node cannot be decoded. It is not deleted.

@@ -61,8 +61,10 @@ def write_txn_markers(
 async def _write_all(services: MarkerServices, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     requested = services.markers.requested
     last = requested.last
-    # In the order of arrival: a request whose connection was lost must not seem to be later than its repetition.
-    work = await requested.order.run(services.slices.run, _collect_markers(services, request))
+    # In the order of arrival: a request whose connection was lost must not seem to be later than its repetition. One
+    # that waits begins in a later iteration: within the end of the one before, many would exceed the recursion limit.
+    run = services.slices.run_later if requested.order.locked else services.slices.run
+    work = await requested.order.run(run, _collect_markers(services, request))
     errors: Errors = {entry.producer_id: {} for entry in request.markers}
     for marker, name in work:
         errors[marker.producer_id][name] = ErrorCode.REQUEST_TIMED_OUT

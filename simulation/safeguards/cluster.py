@@ -194,7 +194,7 @@ CLUSTER_SAFEGUARDS: Final = (
             (ControllerContext, "_fence", _exists),
         ),
         ("written in session", "written by the controller"),
-        16,
+        33,
         looks_inside=True,
     ),
     _cluster(
@@ -213,7 +213,7 @@ CLUSTER_SAFEGUARDS: Final = (
             (AlterPartitionProcessor, "_has_old_epoch", replaced_by(lambda self, requested: False)),
         ),
         ("joined the ISR in its registration", "in the ISR ends at"),
-        6065,
+        6112,
         looks_inside=True,
     ),
     _cluster(
@@ -221,7 +221,7 @@ CLUSTER_SAFEGUARDS: Final = (
         "A new leader lists no end until its high watermark has reached the start of its epoch.",
         ((partition, "find_offset", _list_at_once),),
         (_K.END_FELL,),
-        6081,
+        6099,
     ),
     _cluster(
         "producer-id-blocks",

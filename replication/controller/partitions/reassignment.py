@@ -227,10 +227,10 @@ class Reassignments:
             except StateConflictError:
                 # The write may have been made although its outcome was unknown: then the states that were read again
                 # are the wanted ones, and nothing else publishes them or continues the reassignment.
-                self._find_pending(name)
+                self.find_pending(name)
                 self._context.image.publish()
 
-    def _find_pending(self, name: str) -> None:
+    def find_pending(self, name: str) -> None:
         """Find the pending partitions of a topic whose states were read from the store.
 
         It takes about 1.5 ms for 10,000 partitions.
@@ -328,7 +328,7 @@ class Reassignments:
         self._checked.clear()
         for name in list(context.image.topics):
             await context.pause()
-            self._find_pending(name)
+            self.find_pending(name)
         if self._pending:
             logger.info("resuming reassignments topics=%d", len(self._pending))
         self._due = set(self._pending)

@@ -20,6 +20,7 @@ from odradek.replication.controller.context import (
 from odradek.replication.controller.states.epoch_floor import LeastEpoch, no_floor
 from odradek.replication.controller.states.partition_states import (
     PartitionState,
+    begin_leader_epoch,
     determine_state,
     elect_leader,
     new_partition,
@@ -254,8 +255,9 @@ class TopicChanges:
         A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
         registered. Here a broker has failed also if it may lack records after a restart that no controller has noticed:
         it is in `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of
-        which `writes` has the transaction, and has not `continued`. For `topics`, which could not be read until now, it
-        has failed also if it is in `failed_in_term`. Raises KafkaError, MetadataStoreError.
+        which `writes` has the transaction, and has not `continued`. Of `topics`, which could not be read until now, it
+        has failed also if it is in `failed_in_term`, unless all others may lack records; and all their partitions begin
+        a new leader epoch. Raises KafkaError, MetadataStoreError.
         """
         await self._change_states(partial(self._choose_without_failed, why, writes, topics))
 
@@ -288,11 +290,16 @@ class TopicChanges:
             later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
             lossy = later - context.continued | context.restarted
             remaining = remove_restarted(partition, context.lost)
-            if topics is not None:
-                remaining = remove_restarted(remaining, context.failed_in_term)
             remaining = remove_restarted(keep_only_returned(remaining, lossy, brokers), lossy)
+            if topics is not None:
+                # Later: of these brokers those that are dead have all records of the ISR.
+                remaining = remove_restarted(remaining, context.failed_in_term)
             remaining = remove_dead_from_isr(remaining, brokers, context.epoch)
-            return begin_epoch_if_changed(partition, remaining, context.epoch)
+            new = begin_epoch_if_changed(partition, remaining, context.epoch)
+            if topics is not None and new is partition and partition.leader != NO_LEADER:
+                # A change of the ISR that was refused, because the topic was unknown, is pending in the leader's epoch.
+                return begin_leader_epoch(partition, partition.leader, context.epoch)
+            return new
 
         return await self.map_partitions(remove_failed, why, topics)
 
@@ -419,7 +426,7 @@ class TopicChanges:
             if current is None:
                 continue
             try:
-                stored = context.without_stopping(await load_topic(context.store, name, context.pause))
+                stored = await load_topic(context.store, name, context.pause)
             except NoNodeError as error:
                 logger.error("a topic of the metadata store cannot be read again topic=%s: %s", name, error)
                 context.image.remove_topic(name)
@@ -431,6 +438,7 @@ class TopicChanges:
             if stored.topic_id == ZERO_UUID:
                 # A tool has removed it, and it is about to be restored.
                 stored = stored._replace(topic_id=current.topic_id)
+            stored = context.without_stopping(stored)
             if any(partition.controller_epoch > context.epoch for partition in stored.partitions):
                 context.resign("a later controller wrote the state of a partition")
                 context.on_resigned()
