@@ -37,6 +37,14 @@ ENDED = "every pipeline has ended well"
 REFUSED = "every pipeline was refused"
 TOGETHER = "every pipeline is in a batch"
 
+_output = threading.Lock()
+
+
+def say(line):
+    """Print a line at once: `print` writes the end of the line separately, and another thread may print before it."""
+    with _output:
+        print(line, flush=True)
+
 
 def main():
     pipelines = [load(Path(file), os.environ) for file in sys.argv[2:]]
@@ -52,18 +60,18 @@ def main():
                 some = [replace(one, settings=one.settings.replace({"home": home})) for one in some]
             if not are_refused(some, spark, runner.Options(**options)):
                 return 1
-            print(REFUSED, flush=True)
+            say(REFUSED)
             continue
         together = options.pop("together", None)
         if "twins" in options:
-            late_twin.write_once(options.pop("twins"))
+            late_twin.write_once(options.pop("twins"), say)
         sinks = with_second_driver(make_sink, options.pop("doubled", ()))
         if together is not None:
             sinks = meeting(sinks, together, len(pipelines))
         with patch.object(runner, "make_sink", sinks):
             if not run(pipelines, spark, runner.Options(**options)):
                 return 1
-        print(ENDED, flush=True)
+        say(ENDED)
     session.end(spark)
     return 0
 
@@ -90,7 +98,7 @@ def with_second_driver(of, names):
 
 def meeting(of, number, count):
     """A `make_sink` whose sinks wait for each other in their first batch from `number` on."""
-    all_there = threading.Barrier(count, lambda: print(TOGETHER, flush=True), limits.ALL_IN_A_BATCH_S)
+    all_there = threading.Barrier(count, lambda: say(TOGETHER), limits.ALL_IN_A_BATCH_S)
 
     def made(*args):
         sink = of(*args)
@@ -117,11 +125,9 @@ def run(pipelines, spark, options):
     def run_one(pipeline):
         try:
             said = f"{pipeline.name}: {{}}".format
-            runner.run(
-                pipeline, options, lambda line: print(said(line), flush=True), spark=spark.newSession(), stop=stop
-            )
+            runner.run(pipeline, options, lambda line: say(said(line)), spark=spark.newSession(), stop=stop)
         except BaseException:
-            print(f"{pipeline.name}: {traceback.format_exc()}", flush=True)
+            say(f"{pipeline.name}: {traceback.format_exc()}")
             stop.set()
         return not stop.is_set()
 
@@ -136,10 +142,10 @@ def are_refused(pipelines, spark, options):
         try:
             runner.run(pipeline, options, lambda line: None, spark=spark.newSession())
         except runner.FAILURES as error:
-            print(f"{pipeline.name}: refused: {error}", flush=True)
+            say(f"{pipeline.name}: refused: {error}")
             return True
         except BaseException:
-            print(f"{pipeline.name}: {traceback.format_exc()}", flush=True)
+            say(f"{pipeline.name}: {traceback.format_exc()}")
         return False
 
     with ThreadPoolExecutor(len(pipelines)) as pool:

@@ -12,8 +12,8 @@ MOMENTS = {
 """The step of the driver after which the twins write."""
 
 
-def write_once(moment):
-    """Let twins write the rows of the next batch that is staged in this process."""
+def write_once(moment, say):
+    """Let twins write the rows of the next batch that is staged in this process, then `say` that they have."""
     owner, name = MOMENTS[moment]
     step, fill = getattr(owner, name), StagingTable.fill
     staged = {}
@@ -27,7 +27,7 @@ def write_once(moment):
         setattr(owner, name, step)
         staging = next(argument for argument in arguments if isinstance(argument, StagingTable))
         fill(staging, *staged[staging])
-        print(WROTE, flush=True)
+        say(WROTE)
         return found
 
     StagingTable.fill = kept
