@@ -431,9 +431,11 @@ class LogManager:
     ) -> bool:
         """Make the files of logs that are about to be created, in a thread, then call `done`.
 
-        Return False, without a call of `done`, if `create_log` should make them itself. Call `discard_files` when the
-        logs are created.
+        Return False, without a call of `done`, if `create_log` should make them itself, as for a topic without an id.
+        Call `discard_files` when the logs are created.
         """
+        if topic_id == ZERO_UUID:
+            return False
         return self._creation.make_files([(topic, partition) for partition in partitions], topic_id, done)
 
     def discard_files(self) -> None:

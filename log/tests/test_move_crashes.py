@@ -28,6 +28,7 @@ from odradek.log.tests.test_moves import (
     values,
 )
 from odradek.log.tests.threads import Threads
+from odradek.protocol.types import ZERO_UUID
 
 
 class Workload:
@@ -117,11 +118,11 @@ def test_a_crash_at_any_change_loses_no_durable_record(seed, lose_names):
     assert at > 60
 
 
-def stop_between_the_renames(fs: MemoryFileSystem, count: int = 200) -> LogManager:
+def stop_between_the_renames(fs: MemoryFileSystem, count: int = 200, topic_id: bytes = TOPIC_ID) -> LogManager:
     """Move a durable log of `count` records, and stop after its new directory got the partition's name."""
     threads = Threads()
-    manager = open_manager(fs, run_in_thread=threads)
-    log = create(manager, count)
+    manager = open_manager(fs, topic_id=topic_id, run_in_thread=threads)
+    log = create(manager, count, topic_id)
     log.flush(0)
     move_until_served(manager, log, threads)
     return manager
@@ -147,14 +148,15 @@ def test_the_offsets_of_a_log_are_durable_when_it_is_served_elsewhere():
     assert values(again)[-1] == b"199"
 
 
-def test_of_two_directories_the_new_one_is_served():
+@pytest.mark.parametrize("topic_id", [TOPIC_ID, ZERO_UUID], ids=["id", "no id"])
+def test_of_two_directories_the_new_one_is_served(topic_id):
     fs = MemoryFileSystem()
-    manager = stop_between_the_renames(fs)
+    manager = stop_between_the_renames(fs, topic_id=topic_id)
     moved = served(manager)
     append(moved, b"200")
     manager.close(0)
     assert (folders(fs, A), folders(fs, B)) == (["t-0"], ["t-0"])
-    again = open_manager(fs)
+    again = open_manager(fs, topic_id=topic_id)
     assert served(again).log_directory == moved.log_directory
     assert values(served(again)) == numbered(201)
     assert folders(fs, other(moved)) == ["t-0-delete"]

@@ -19,12 +19,14 @@ SMALL_SEGMENTS = {"segment.bytes": "1048576", "internal.segment.bytes": "2000", 
 KEY = ("t", 0)
 
 
-def open_manager(fs: MemoryFileSystem, config: dict[str, str] | None = None, **options: Any) -> LogManager:
-    return opened(fs, (A, B), {**SMALL_SEGMENTS, **(config or {})}, ids={"t": TOPIC_ID}, **options)
+def open_manager(
+    fs: MemoryFileSystem, config: dict[str, str] | None = None, topic_id: bytes = TOPIC_ID, **options: Any
+) -> LogManager:
+    return opened(fs, (A, B), {**SMALL_SEGMENTS, **(config or {})}, ids={"t": topic_id}, **options)
 
 
-def create(manager: LogManager, count: int = 200) -> PartitionLog:
-    log = manager.create_log(*KEY, TOPIC_ID, 0)
+def create(manager: LogManager, count: int = 200, topic_id: bytes = TOPIC_ID) -> PartitionLog:
+    log = manager.create_log(*KEY, topic_id, 0)
     append(log, *(b"%d" % number for number in range(count)))
     return log
 

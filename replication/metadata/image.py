@@ -165,7 +165,14 @@ class ClusterMetadata:
         self.revision += 1
 
     def remove_topic(self, name: str) -> None:
-        """Remove a topic and its configuration."""
+        """Remove a deleted topic and its configuration."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            self.forget_topic(name)
+            self._delta.deleted_topics.append(topic)
+
+    def forget_topic(self, name: str) -> None:
+        """Remove a topic and its configuration, without a deletion in the next publication: it cannot be read."""
         topic = self.topics.pop(name, None)
         if topic is None:
             return
@@ -173,15 +180,7 @@ class ClusterMetadata:
         self.topic_configs.pop(name, None)
         self._delta.topics.pop(name, None)
         self._delta.topic_configs.discard(name)
-        self._delta.deleted_topics.append(topic)
         self.revision += 1
-
-    def forget_topic(self, name: str) -> None:
-        """Remove a topic that cannot be read, without a deletion in the next publication."""
-        topic = self.topics.get(name)
-        if topic is not None:
-            self.remove_topic(name)
-            self._delta.deleted_topics.remove(topic)
 
     def put_topic_config(self, name: str, configs: Configs) -> None:
         """Replace a topic's explicit configuration."""

@@ -60,10 +60,10 @@ async def update_image(
     stored = ClusterMetadata()
     await read_image(store, stored, pause, writes, watch)
     deleted = set() if retain_marked else set(await store.get_children(znodes.DELETE_TOPICS))
-    existing = set(await store.get_children(znodes.TOPICS)) if image.topics.keys() - stored.topics.keys() else set()
-    for name in (existing - deleted) & (image.topics.keys() - stored.topics.keys()):
-        # Its node cannot be decoded. It is not deleted.
-        image.forget_topic(name)
+    if missing := image.topics.keys() - stored.topics.keys() - deleted:
+        # The nodes of those that exist cannot be decoded. They are not deleted.
+        for name in missing.intersection(await store.get_children(znodes.TOPICS)):
+            image.forget_topic(name)
     image.cluster_id = stored.cluster_id
     if (stored.controller_id, stored.controller_epoch) != (image.controller_id, image.controller_epoch):
         image.put_controller(stored.controller_id, stored.controller_epoch)

@@ -475,8 +475,7 @@ class ReplicaManager:
             self._making = None
             waiter.callback(None)
 
-        has_id = topic.topic_id != ZERO_UUID
-        if not has_id or not self._logs.make_files(topic.name, new, topic.topic_id, done):
+        if not self._logs.make_files(topic.name, new, topic.topic_id, done):
             self._making = None
 
     def _is_new_here(self, topic: TopicMetadata, index: int) -> bool:

@@ -11,9 +11,11 @@ from odradek.replication.tests.test_damaged_topics import (
     DAMAGED,
     damage_at_takeover,
     read_topic,
+    settle,
     without_id,
     write_topic,
 )
+from odradek.replication.tests.test_restarts import HeldEvents
 
 
 @pytest.fixture
@@ -21,10 +23,15 @@ def world():
     return World(broker_ids=(1, 2, 3, 4))
 
 
-def settle(world):
-    for _ in range(20):
-        world.executor.wake()
-        world.executor.finish()
+def restart(world, broker_id, *, is_fast):
+    """Restart a broker; the controller notices its end and its start in one event if it is fast."""
+    events = HeldEvents(world.active.controller) if is_fast else None
+    world.crash(broker_id)
+    world.executor.finish()
+    world.start(broker_id)
+    if events is not None:
+        events.release()
+    world.executor.finish()
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -46,17 +53,7 @@ def test_a_broker_that_restarts_after_it_has_continued_does_not_lead_on(world, d
     if other:
         world.crash(4)
         world.executor.finish()
-    changes = world.active.controller._store_changes
-    post, held = changes._post, []
-    if is_fast:
-        changes._post = lambda *event: held.append(event)
-    world.crash(3)
-    world.executor.finish()
-    world.start(3)
-    changes._post = post
-    for event in held:
-        post(*event)
-    world.executor.finish()
+    restart(world, 3, is_fast=is_fast)
     if damaged:
         write_topic(world, data)
     settle(world)
@@ -90,19 +87,15 @@ def test_a_failed_event_forgets_no_restart(world, fails):
         return await get_many(paths, watch)
 
     store.get_many = failing
-    s = world.server.connect()
-    changes = world.active.controller._store_changes
-    post, held = changes._post, []
-    changes._post = lambda *event: held.append(event)
-    run_now(s.set(znodes.topic_path("u"), other))
-    run_now(s.set(znodes.topic_path("t"), data))
-    changes._post = post
-    for event in held[:1]:
-        post(*event)
+    tool, events = world.server.connect(), HeldEvents(world.active.controller)
+    run_now(tool.set(znodes.topic_path("u"), other))
+    run_now(tool.set(znodes.topic_path("t"), data))
+    later, events.held = events.held[1:], events.held[:1]
+    events.release()
     world.executor.finish()
     assert not left
-    for event in held[1:]:
-        post(*event)
+    events.held = later
+    events.release()
     run = world.active.controller
     world.run(run._events.submit(EventKind.CONTROLLER, "x", run._catch_up))
     settle(world)
@@ -117,9 +110,7 @@ def reassign(world, target):
 
 def alter_isr(world, isr, *, is_id_removed):
     """A broker of an old version changes the ISR; a tool may remove the id before the notice."""
-    changes = world.active.controller._store_changes
-    post, held = changes._post, []
-    changes._post = lambda kind, *event: held.append((kind, *event)) if kind is EventKind.TOPICS else post(kind, *event)
+    events = HeldEvents(world.active.controller, EventKind.TOPICS)
     store = world.server.connect()
     if is_id_removed:
         run_now(store.set(znodes.topic_path("t"), without_id(read_topic(world))))
@@ -129,9 +120,7 @@ def alter_isr(world, isr, *, is_id_removed):
     notice = znodes.encode({"version": 1, "partitions": [{"topic": "t", "partition": 0}]})
     run_now(store.create(f"{znodes.ISR_CHANGES}/isr_change_", notice, sequential=True))
     world.executor.finish()
-    changes._post = post
-    for event in held:
-        post(*event)
+    events.release()
     world.executor.finish()
 
 
@@ -223,17 +212,7 @@ def test_of_restarted_brokers_the_one_that_restarted_again_does_not_lead(world, 
     world.crash(1)
     world.executor.finish()
     assert world.active.fake.broker_id in (2, 4)
-    changes = world.active.controller._store_changes
-    post, held = changes._post, []
-    if is_fast:
-        changes._post = lambda *event: held.append(event)
-    world.crash(3)
-    world.executor.finish()
-    world.start(3)
-    changes._post = post
-    for event in held:
-        post(*event)
-    world.executor.finish()
+    restart(world, 3, is_fast=is_fast)
     write_topic(world, data)
     settle(world)
     assert states(world, "t")[0][::2] == (4, (4,))

@@ -19,12 +19,12 @@ def world():
 
 
 class HeldEvents:
-    """Events about brokers, which the controller processes after `release`."""
+    """Events about the store, of one kind or of all, which the controller processes after `release`."""
 
-    def __init__(self, controller):
+    def __init__(self, controller, kind=None):
         self.changes = controller._store_changes
         self.post, self.held = self.changes._post, []
-        self.changes._post = lambda *event: self.held.append(event)
+        self.changes._post = lambda *event: self.held.append(event) if kind in (None, event[0]) else self.post(*event)
 
     def release(self):
         self.changes._post = self.post

@@ -38,6 +38,17 @@ def write(partition):
     partition.append_as_leader(memoryview(batch), required_acks=-1, now_ms=NOW_MS, origin=Origin.COORDINATOR)
 
 
+def begin_transactions():
+    """Return a world, the topics of the large transaction, and the partition of the small one, which has a batch."""
+    world = World(slice_s=0)
+    names = [f"large{number}" for number in range(40)]
+    for name in names:
+        world.add(name)
+    partition = world.add("small")
+    write(partition)
+    return world, names, partition
+
+
 def transaction_start(partition):
     return partition.log.producer_state.producers.get(SMALL).transaction_start
 
@@ -51,12 +62,7 @@ def send(world, *entries):
 
 
 def test_a_request_that_has_not_begun_to_write_is_not_later_than_its_repetition():
-    world = World(slice_s=0)
-    names = [f"large{number}" for number in range(40)]
-    for name in names:
-        world.add(name)
-    partition = world.add("small")
-    write(partition)
+    world, names, partition = begin_transactions()
     send(world, entry(LARGE, names), entry(SMALL, ["small"]))
     _, answers = send(world, entry(SMALL, ["small"]))
     while not answers:
@@ -73,12 +79,7 @@ def test_a_request_that_has_not_begun_to_write_is_not_later_than_its_repetition(
 @pytest.mark.parametrize("is_commit", [True, False])
 def test_a_request_whose_connection_is_lost_ends_no_later_transaction(is_noticed, is_commit):
     """In transaction versions 0 and 1 the next transaction has the same epoch."""
-    world = World(slice_s=0)
-    names = [f"large{number}" for number in range(40)]
-    for name in names:
-        world.add(name)
-    partition = world.add("small")
-    write(partition)
+    world, names, partition = begin_transactions()
     first, _ = send(world, entry(LARGE, names), entry(SMALL, ["small"], is_commit=is_commit))
     while not markers(world.partitions["large0", 0]):
         run_iteration(world.clock)

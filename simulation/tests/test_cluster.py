@@ -1,5 +1,8 @@
 """Three brokers in one simulated world, and a client that follows their leaders."""
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import pytest
 from twisted.internet.defer import Deferred
 
@@ -8,6 +11,7 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsRequestCreatableReplicaAssignment,
     CreateTopicsRequestCreatableTopic,
+    CreateTopicsRequestCreatableTopicConfig,
 )
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -52,6 +56,8 @@ PROPERTIES = {
 class Cluster:
     """Three brokers that are up, with a topic of three replicas; stopped brokers are started again."""
 
+    topic_configs: ClassVar[Sequence[CreateTopicsRequestCreatableTopicConfig]] = ()
+
     def __init__(self, **properties):
         self.world = World(3, {**PROPERTIES, **properties}, broker_count=3)
         self.world.quiet_s = float("inf")
@@ -76,7 +82,9 @@ class Cluster:
         return finish(self.world, coroutine())
 
     async def create(self):
-        topic = CreateTopicsRequestCreatableTopic(name="t", num_partitions=1, replication_factor=3)
+        topic = CreateTopicsRequestCreatableTopic(
+            name="t", num_partitions=1, replication_factor=3, configs=list(self.topic_configs)
+        )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
         while True:
             (row,) = (await self.client.request(request, 7, client_id="test")).topics

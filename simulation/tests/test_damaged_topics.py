@@ -2,42 +2,20 @@
 
 import pytest
 
-from odradek.protocol.errors import ErrorCode
-from odradek.protocol.messages.create_topics import (
-    CreateTopicsRequest,
-    CreateTopicsRequestCreatableTopic,
-    CreateTopicsRequestCreatableTopicConfig,
-)
+from odradek.protocol.messages.create_topics import CreateTopicsRequestCreatableTopicConfig
 from odradek.replication.metadata import znodes
 from odradek.simulation.cluster.tree import read_data
 from odradek.simulation.tests.test_cluster import Cluster, log_of
-from odradek.simulation.tests.test_returning_brokers import RECORDS, end_all, ends, start, write_topic
-
-
-def fill(cluster):
-    for process in cluster.world.brokers:
-        process.on_end = lambda how: None
-    for _ in range(RECORDS):
-        cluster.ask(cluster.produce)
-    cluster.settle()
-    return cluster
+from odradek.simulation.tests.test_returning_brokers import RECORDS, end_all, ends, fill, start, write_topic
 
 
 class KeptForever(Cluster):
     """The topic keeps its records, other topics do not."""
 
+    topic_configs = (CreateTopicsRequestCreatableTopicConfig(name="retention.ms", value="-1"),)
+
     def __init__(self):
         super().__init__(**{"log.retention.ms": "1000", "log.retention.check.interval.ms": "1000"})
-
-    async def create(self):
-        config = CreateTopicsRequestCreatableTopicConfig(name="retention.ms", value="-1")
-        topic = CreateTopicsRequestCreatableTopic(name="t", num_partitions=1, replication_factor=3, configs=[config])
-        request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
-        while True:
-            (row,) = (await self.client.request(request, 7, client_id="test")).topics
-            if row.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                return
-            await self.world.sleep(0.1)
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

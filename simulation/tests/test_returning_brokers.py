@@ -10,16 +10,20 @@ from odradek.simulation.tests.test_cluster import SESSION_S, Cluster, log_of
 RECORDS = 20
 
 
-@pytest.fixture
-def cluster():
-    """A cluster with records, whose brokers stay down."""
-    cluster = Cluster()
+def fill(cluster):
+    """Produce the records, and let brokers that end stay down; return the cluster."""
     for process in cluster.world.brokers:
         process.on_end = lambda how: None
     for _ in range(RECORDS):
         cluster.ask(cluster.produce)
     cluster.settle()
     return cluster
+
+
+@pytest.fixture
+def cluster():
+    """A cluster with records, whose brokers stay down."""
+    return fill(Cluster())
 
 
 def end_all(cluster):
