@@ -4,13 +4,16 @@ import contextlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from compat_tests import limits, processes
+from compat_tests.apache_kafka import classes
 from compat_tests.apache_kafka.broker import QUICK_JVM, BrokerError
 from compat_tests.apache_kafka.jars import java, zookeeper_mode_jars
+from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer
 
 STARTED_TEXT = "started (kafka.server.KafkaServer)"
 
@@ -63,13 +66,16 @@ class ZooKeeperModeBroker:
 
     def start(self) -> "ZooKeeperModeBroker":
         """Start the process and return when the broker accepts requests."""
+        return self._start(classes.options("zookeeper-mode", _class_path(), _load_classes))
+
+    def _start(self, jvm_options: classes.Options) -> "ZooKeeperModeBroker":
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self.properties.items()))
         logging = self.directory / "log4j.properties"
         logging.write_text(LOGGING)
-        command = [java(), "-Xmx512m", "-Xms256m", *QUICK_JVM, f"-Dlog4j.configuration=file:{logging}"]
-        command += ["-cp", os.pathsep.join(map(str, zookeeper_mode_jars())), "kafka.Kafka", str(properties)]
+        command = [java(), "-Xmx512m", "-Xms256m", *QUICK_JVM, *jvm_options]
+        command += [f"-Dlog4j.configuration=file:{logging}", "-cp", _class_path(), "kafka.Kafka", str(properties)]
         with open(self.log_file, "ab") as log:
             position = log.tell()
             self._process = processes.start(
@@ -121,3 +127,18 @@ class ZooKeeperModeBroker:
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_text().splitlines()[-40:])
+
+
+def _class_path() -> str:
+    return os.pathsep.join(map(str, zookeeper_mode_jars()))
+
+
+def _load_classes(jvm_options: classes.Options) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        server = ZooKeeperServer(Path(directory, "zookeeper")).start()
+        try:
+            broker = ZooKeeperModeBroker(1, server.connect, Path(directory, "broker"))
+            broker._start(jvm_options)
+            broker.stop()
+        finally:
+            server.kill()

@@ -11,7 +11,9 @@ from odradek.replication.tests.test_damaged_topics import (
     DAMAGED,
     damage_at_takeover,
     read_topic,
+    record_deletions,
     settle,
+    take_over_twice,
     without_id,
     write_topic,
 )
@@ -172,28 +174,22 @@ def test_a_topic_that_can_be_read_again_begins_a_leader_epoch(world):
 
 def test_a_topic_whose_mark_is_refused_stays_at_a_takeover(world):
     create(world, "t", (3, 4))
-    first = world.active
-    world.server.expire(first.store)
-    world.executor.finish()
-    second = world.active
-    first.rejoin()
-    world.executor.finish()
-    deleted = []
+    deleted = record_deletions(world)
+
+    def mark_during_load(first):
+        changes = first.controller._store_changes
+        load = changes.load_image
+
+        async def load_image(writes):
+            run_now(world.server.connect().create(znodes.deletion_path("t")))
+            await load(writes)
+
+        changes.load_image = load_image
+
     for node in world.nodes.values():
         node.controller.deletion.is_enabled = lambda: False
-        node.cache.listeners.append(lambda delta: deleted.extend(topic.name for topic in delta.deleted_topics))
-        if node not in (first, second):
-            node.controller._abstains = True
-    changes = first.controller._store_changes
-    load = changes.load_image
-
-    async def load_image(writes):
-        run_now(world.server.connect().create(znodes.deletion_path("t")))
-        await load(writes)
-
-    changes.load_image = load_image
-    world.server.expire(second.store)
-    world.executor.finish()
+    first = world.active
+    take_over_twice(world, mark_during_load)
     settle(world)
     assert world.active is first
     assert "t" in first.controller.image.topics

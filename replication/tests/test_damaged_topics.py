@@ -52,6 +52,32 @@ def damage_at_takeover(world):
     return data
 
 
+def take_over_twice(world, between):
+    """Let another broker take over, and after `between` the first one again."""
+    first = world.active
+    world.server.expire(first.store)
+    world.executor.finish()
+    second = world.active
+    assert second is not first
+    first.rejoin()
+    world.executor.finish()
+    between(first)
+    for node in world.nodes.values():
+        if node not in (first, second):
+            node.controller._abstains = True
+    world.server.expire(second.store)
+    world.executor.finish()
+    assert world.active is first
+
+
+def record_deletions(world):
+    """Return the list of the topics that caches of metadata remove from now on."""
+    deleted = []
+    for node in world.nodes.values():
+        node.cache.listeners.append(lambda delta: deleted.extend(topic.name for topic in delta.deleted_topics))
+    return deleted
+
+
 def test_a_topic_is_led_after_several_attempts_to_correct_its_node(world):
     """The watch of its node was set again once only."""
     create(world, "t", (3, 4))
@@ -101,24 +127,8 @@ def test_a_leader_that_restarted_while_its_topic_could_not_be_read_does_not_lead
 def test_a_former_controller_does_not_delete_a_topic_that_it_cannot_read(world):
     """Brokers remove deleted topics from their caches, and the committed offsets with them."""
     create(world, "t", (3, 4))
-    first = world.active
-    world.server.expire(first.store)
-    world.executor.finish()
-    second = world.active
-    assert second is not first
-    first.rejoin()
-    world.executor.finish()
-    write_topic(world, DAMAGED)
-    deleted = []
-    for node in world.nodes.values():
-        node.cache.listeners.append(lambda delta: deleted.extend(topic.name for topic in delta.deleted_topics))
-    # `first` is the next controller.
-    for node in world.nodes.values():
-        if node not in (first, second):
-            node.controller._abstains = True
-    world.server.expire(second.store)
-    world.executor.finish()
-    assert world.active is first
+    deleted = record_deletions(world)
+    take_over_twice(world, lambda _first: write_topic(world, DAMAGED))
     assert deleted == []
     assert ("t", 0) in world.fakes[4].cache
 
@@ -220,8 +230,7 @@ def test_a_topic_whose_states_are_read_again_keeps_its_id(world):
     run_now(store.set(znodes.state_path("t", 0), znodes.encode(text)))
     notice = znodes.encode({"version": 1, "partitions": [{"topic": "t", "partition": 0}]})
     run_now(store.create(f"{znodes.ISR_CHANGES}/isr_change_", notice, sequential=True))
-    deleted = []
-    world.nodes[4].cache.listeners.append(lambda delta: deleted.extend(topic.name for topic in delta.deleted_topics))
+    deleted = record_deletions(world)
     world.executor.finish()
     changes._post = post
     writes = count_writes(controller.context)

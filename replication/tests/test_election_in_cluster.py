@@ -15,6 +15,18 @@ def world():
     return World()
 
 
+def record_transaction_sizes(store):
+    """Return the list of the numbers of operations in the transactions that the store makes from now on."""
+    sizes, transaction = [], store.transaction
+
+    async def recorded(operations):
+        sizes.append(len(operations))
+        return await transaction(operations)
+
+    store.transaction = recorded
+    return sizes
+
+
 def test_a_broker_whose_session_ends_during_its_claim_does_not_become_the_controller(world):
     second, transaction = world.nodes[2], world.nodes[2].store.transaction
 
@@ -80,14 +92,7 @@ def test_many_states_are_written_in_several_transactions(world, monkeypatch):
     """ZooKeeper refuses more than 1 MB: no leader was elected after the failure of a broker with many partitions."""
     monkeypatch.setattr(changes, "MAX_TRANSACTION_BYTES", 500)
     create(world, "t", *[(3, 2)] * 20)
-    store, sizes = world.active.controller.store, []
-    transaction = store.transaction
-
-    async def recorded(operations):
-        sizes.append(len(operations))
-        return await transaction(operations)
-
-    store.transaction = recorded
+    sizes = record_transaction_sizes(world.active.store)
     world.crash(3)
     world.executor.finish()
     assert {leader for leader, _, _ in states(world, "t")} == {2}

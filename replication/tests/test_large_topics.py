@@ -21,6 +21,7 @@ from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_auto_creation import CREATED, Standby
 from odradek.replication.tests.test_cluster_topics import Admins, errors
+from odradek.replication.tests.test_election_in_cluster import record_transaction_sizes
 
 E = ErrorCode
 ID = bytes(range(16))
@@ -119,15 +120,7 @@ def test_the_leaders_of_a_failed_broker_are_replaced_in_small_transactions() -> 
     """ZooKeeper's client encodes a transaction, and decodes its results, in one step."""
     world = World()
     create(world, "t", *[(2, 3)] * COUNT)
-    sizes: list[int] = []
-    store = world.active.store
-    transaction = store.transaction
-
-    async def transact(operations):
-        sizes.append(len(operations))
-        return await transaction(operations)
-
-    store.transaction = transact
+    sizes = record_transaction_sizes(world.active.store)
     world.crash(2)
     world.executor.finish()
     assert states(world, "t") == [(3, 1, (3,))] * COUNT

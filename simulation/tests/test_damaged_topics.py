@@ -1,5 +1,7 @@
 """Simulated brokers start, or lose records, while the node of a topic cannot be decoded."""
 
+import contextlib
+
 import pytest
 
 from odradek.protocol.messages.create_topics import CreateTopicsRequestCreatableTopicConfig
@@ -18,6 +20,18 @@ class KeptForever(Cluster):
         super().__init__(**{"log.retention.ms": "1000", "log.retention.check.interval.ms": "1000"})
 
 
+@contextlib.contextmanager
+def node(cluster, *, is_damaged):
+    """Replace the node of the topic for a while, if `is_damaged`."""
+    if is_damaged:
+        data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
+        write_topic(cluster, b"{")
+        yield
+        write_topic(cluster, data)
+    else:
+        yield
+
+
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_topic_that_cannot_be_read_keeps_its_records(is_damaged):
     """They were deleted by the default retention, on all brokers."""
@@ -25,16 +39,12 @@ def test_a_topic_that_cannot_be_read_keeps_its_records(is_damaged):
     # The high watermarks are written every 5 s.
     cluster.world.run(lambda: False, 12)
     end_all(cluster)
-    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
-    if is_damaged:
-        write_topic(cluster, b"{")
-    for process in cluster.world.brokers:
-        start(cluster, process)
-    cluster.world.run(lambda: False, 120)
-    logs = [process.broker.services.logs.get("t", 0) for process in cluster.world.brokers]
-    assert [(log.log_start_offset, log.log_end_offset) for log in logs] == [(0, RECORDS)] * 3
-    if is_damaged:
-        write_topic(cluster, data)
+    with node(cluster, is_damaged=is_damaged):
+        for process in cluster.world.brokers:
+            start(cluster, process)
+        cluster.world.run(lambda: False, 120)
+        logs = [process.broker.services.logs.get("t", 0) for process in cluster.world.brokers]
+        assert [(log.log_start_offset, log.log_end_offset) for log in logs] == [(0, RECORDS)] * 3
     cluster.settle()
     assert [log_of(process).log_start_offset for process in cluster.world.brokers] == [0] * 3
 
@@ -45,17 +55,13 @@ def test_a_leader_that_lost_records_while_its_topic_cannot_be_read_does_not_lead
     cluster = fill(Cluster())
     lost = cluster.leader
     end_all(cluster)
-    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
-    if is_damaged:
-        write_topic(cluster, b"{")
-    others = [process for process in cluster.world.brokers if process is not lost]
-    for process in (*others, lost):
-        start(cluster, process)
-    lost.lose_power(lose_names=False)
-    cluster.world.run(lambda: False, 3)
-    start(cluster, lost)
-    if is_damaged:
-        write_topic(cluster, data)
+    with node(cluster, is_damaged=is_damaged):
+        others = [process for process in cluster.world.brokers if process is not lost]
+        for process in (*others, lost):
+            start(cluster, process)
+        lost.lose_power(lose_names=False)
+        cluster.world.run(lambda: False, 3)
+        start(cluster, lost)
     cluster.ask(cluster.produce)
     cluster.settle()
     assert ends(cluster) == [RECORDS + 1] * 3
@@ -69,20 +75,16 @@ def test_a_leader_that_lost_records_after_a_takeover_without_its_topic_does_not_
     cluster.world.zookeeper.expire(cluster.controller.host)
     cluster.settle()
     lost = cluster.leader
-    data = read_data(cluster.world.zookeeper, znodes.topic_path("t"))
-    if is_damaged:
-        write_topic(cluster, b"{")
-    cluster.world.run(lambda: False, 3)
-    for _ in range(3):
-        cluster.world.zookeeper.expire(cluster.controller.host)
-        cluster.world.run(lambda: False, 5)
-        if cluster.controller is not lost:
-            break
-    lost.lose_power(lose_names=False)
-    cluster.world.run(lambda: False, 3)
-    start(cluster, lost)
-    if is_damaged:
-        write_topic(cluster, data)
+    with node(cluster, is_damaged=is_damaged):
+        cluster.world.run(lambda: False, 3)
+        for _ in range(3):
+            cluster.world.zookeeper.expire(cluster.controller.host)
+            cluster.world.run(lambda: False, 5)
+            if cluster.controller is not lost:
+                break
+        lost.lose_power(lose_names=False)
+        cluster.world.run(lambda: False, 3)
+        start(cluster, lost)
     cluster.ask(cluster.produce)
     cluster.settle()
     assert ends(cluster) == [RECORDS + 1] * 3
