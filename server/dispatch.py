@@ -20,7 +20,7 @@ from odradek.server.request import EncodedBody, NoResponse, RequestContext
 from odradek.server.stages import Stages, runs_on_fast_path, wrap_handler
 
 if TYPE_CHECKING:
-    from odradek.server.handlers.produce import ProduceServices
+    from odradek.server.handlers.records.produce import ProduceServices
     from odradek.server.measurements.request_times import RequestTimes
     from odradek.server.measurements.response_errors import ResponseErrors
 

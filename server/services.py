@@ -43,35 +43,35 @@ if TYPE_CHECKING:
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
     from odradek.server.fetching.readers import Readers
     from odradek.server.fetching.session_cache import FetchSessionCache
-    from odradek.server.handlers.acls import AclServices
     from odradek.server.handlers.api_versions import ApiVersionsServices
-    from odradek.server.handlers.broker_control import BrokerControlServices
     from odradek.server.handlers.client_quotas import ClientQuotaServices
-    from odradek.server.handlers.configs import ConfigServices
-    from odradek.server.handlers.controller_requests import ControllerRequestServices
-    from odradek.server.handlers.delegation_tokens import DelegationTokenServices
-    from odradek.server.handlers.delete_records import DeleteRecordsServices
-    from odradek.server.handlers.elections import ElectionServices
-    from odradek.server.handlers.features import FeatureServices
-    from odradek.server.handlers.fetch import FetchServices
-    from odradek.server.handlers.find_coordinator import FindCoordinatorServices
-    from odradek.server.handlers.group_offsets import OffsetServices
-    from odradek.server.handlers.groups import GroupServices
-    from odradek.server.handlers.list_offsets import ListOffsetsServices
-    from odradek.server.handlers.log_dirs import LogDirServices
-    from odradek.server.handlers.metadata import MetadataServices
-    from odradek.server.handlers.produce import ProduceServices
-    from odradek.server.handlers.producers import ProducerServices
-    from odradek.server.handlers.quorum import QuorumServices
-    from odradek.server.handlers.reassignments import ReassignmentServices
-    from odradek.server.handlers.sasl import SaslServices
-    from odradek.server.handlers.scram_users import ScramUserServices
+    from odradek.server.handlers.cluster.broker_control import BrokerControlServices
+    from odradek.server.handlers.cluster.controller_requests import ControllerRequestServices
+    from odradek.server.handlers.cluster.elections import ElectionServices
+    from odradek.server.handlers.cluster.features import FeatureServices
+    from odradek.server.handlers.cluster.quorum import QuorumServices
+    from odradek.server.handlers.cluster.reassignments import ReassignmentServices
+    from odradek.server.handlers.coordinators.find_coordinator import FindCoordinatorServices
+    from odradek.server.handlers.coordinators.group_offsets import OffsetServices
+    from odradek.server.handlers.coordinators.groups import GroupServices
+    from odradek.server.handlers.coordinators.producers import ProducerServices
+    from odradek.server.handlers.coordinators.transaction_markers import MarkerServices
+    from odradek.server.handlers.coordinators.transaction_offsets import TransactionOffsetServices
+    from odradek.server.handlers.coordinators.transactions import TransactionServices
+    from odradek.server.handlers.records.delete_records import DeleteRecordsServices
+    from odradek.server.handlers.records.fetch import FetchServices
+    from odradek.server.handlers.records.list_offsets import ListOffsetsServices
+    from odradek.server.handlers.records.produce import ProduceServices
+    from odradek.server.handlers.security.acls import AclServices
+    from odradek.server.handlers.security.delegation_tokens import DelegationTokenServices
+    from odradek.server.handlers.security.sasl import SaslServices
+    from odradek.server.handlers.security.scram_users import ScramUserServices
     from odradek.server.handlers.telemetry import TelemetryServices
-    from odradek.server.handlers.topic_partitions import TopicPartitionServices
-    from odradek.server.handlers.topics import TopicServices
-    from odradek.server.handlers.transaction_markers import MarkerServices
-    from odradek.server.handlers.transaction_offsets import TransactionOffsetServices
-    from odradek.server.handlers.transactions import TransactionServices
+    from odradek.server.handlers.topics.configs import ConfigServices
+    from odradek.server.handlers.topics.log_dirs import LogDirServices
+    from odradek.server.handlers.topics.metadata import MetadataServices
+    from odradek.server.handlers.topics.topic_changes import TopicServices
+    from odradek.server.handlers.topics.topic_partitions import TopicPartitionServices
     from odradek.server.image_cache import ImageCache
     from odradek.server.quotas.alterations import QuotaAdmin
     from odradek.server.quotas.switch import QuotaSwitch

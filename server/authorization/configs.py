@@ -9,7 +9,7 @@ from odradek.protocol.messages.describe_configs import (
     DescribeConfigsResponseDescribeConfigsResult,
 )
 from odradek.server.authorization.guarding import GuardServices, Proceed, join, then
-from odradek.server.handlers.configs import find_config_error
+from odradek.server.handlers.topics.configs import find_config_error
 from odradek.server.security.authorization.rights import DECISIONS_PER_STEP, Rights
 from odradek.server.work.waits import map_reply
 

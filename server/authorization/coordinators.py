@@ -11,7 +11,7 @@ from odradek.protocol.messages.find_coordinator import (
 )
 from odradek.protocol.schema import rows
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, merge_in_order, then
-from odradek.server.handlers.find_coordinator import BATCHED_SINCE, GROUP, TRANSACTION, make_error_row
+from odradek.server.handlers.coordinators.find_coordinator import BATCHED_SINCE, GROUP, TRANSACTION, make_error_row
 from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS, ResourceType
 from odradek.server.security.authorization.rights import Rights
 from odradek.server.work.waits import map_reply

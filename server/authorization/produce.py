@@ -14,7 +14,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.schema import rows
 from odradek.server.authorization.guarding import GuardServices, Proceed, join, then
-from odradek.server.handlers.produce import ProduceOutcome, make_error_row, record_refusal
+from odradek.server.handlers.records.produce import ProduceOutcome, make_error_row, record_refusal
 from odradek.server.produce_request import TOPIC_IDS_SINCE, is_transactional_batch
 from odradek.server.request import CloseConnection
 from odradek.server.security.authorization.operations import ResourceType

@@ -13,7 +13,7 @@ from odradek.protocol.messages.init_producer_id import InitProducerIdRequest, In
 from odradek.protocol.schema import rows
 from odradek.replication.metadata.topic_names import check_topic_name
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide
-from odradek.server.handlers.producers import describe_producers_error
+from odradek.server.handlers.coordinators.producers import describe_producers_error
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights, make_authorization_error
 from odradek.server.work.waits import map_reply

@@ -20,8 +20,8 @@ from odradek.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
 )
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, join
-from odradek.server.handlers.delete_records import delete_records_error
-from odradek.server.handlers.list_offsets import list_offsets_error, offset_for_leader_epoch_error
+from odradek.server.handlers.records.delete_records import delete_records_error
+from odradek.server.handlers.records.list_offsets import list_offsets_error, offset_for_leader_epoch_error
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
 from odradek.server.work.waits import map_reply

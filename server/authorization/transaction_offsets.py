@@ -9,7 +9,7 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, join
-from odradek.server.handlers.transaction_offsets import txn_offset_commit_error
+from odradek.server.handlers.coordinators.transaction_offsets import txn_offset_commit_error
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
 from odradek.server.work.waits import map_reply

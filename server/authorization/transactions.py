@@ -17,7 +17,7 @@ from odradek.protocol.messages.list_transactions import ListTransactionsRequest,
 from odradek.protocol.schema import rows
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.server.authorization.guarding import GuardServices, Proceed, divide, finish, then
-from odradek.server.handlers.transactions import BATCHED_SINCE, refuse_topics
+from odradek.server.handlers.coordinators.transactions import BATCHED_SINCE, refuse_topics
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights
 from odradek.server.work.waits import map_reply

@@ -33,7 +33,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.server.apis import APIS, PRODUCE_KEY
 from odradek.server.fetching.purgatory import DelayedOperation
-from odradek.server.handlers import produce
+from odradek.server.handlers.records import produce
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.security.authorization.rights import Rights

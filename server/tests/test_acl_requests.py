@@ -18,7 +18,7 @@ from odradek.replication.metadata.acls.bindings import AclEntry, AclFilter, Reso
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.replication.pauses import no_pause
-from odradek.server.handlers import acls as handlers
+from odradek.server.handlers.security import acls as handlers
 from odradek.server.work.slices import Slices
 
 COUNT = 10_000

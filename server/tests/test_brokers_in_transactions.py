@@ -25,8 +25,8 @@ from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms
 from odradek.server.coordinators.remote_verification import RemoteCoordinators
 from odradek.server.coordinators.transaction_verification import ClientSupport, TransactionVerifier, TransactionWriter
-from odradek.server.handlers.transaction_markers import write_txn_markers
-from odradek.server.handlers.transactions import add_partitions_to_txn
+from odradek.server.handlers.coordinators.transaction_markers import write_txn_markers
+from odradek.server.handlers.coordinators.transactions import add_partitions_to_txn
 from odradek.server.request import RequestContext
 from odradek.server.tests.broker_network import FakeNetwork
 from odradek.server.tests.test_transaction_markers import EPOCH, ID, OFFSETS, STATE, Client, World, follow, markers

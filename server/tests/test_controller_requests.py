@@ -10,7 +10,7 @@ from odradek.protocol.messages.alter_partition import AlterPartitionRequest
 from odradek.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from odradek.replication.tests.support import Cluster
 from odradek.server.apis import APIS, served_apis
-from odradek.server.handlers import controller_requests
+from odradek.server.handlers.cluster import controller_requests
 
 REQUESTS = {
     "alter_partition": AlterPartitionRequest(broker_id=1, broker_epoch=7),
@@ -46,7 +46,7 @@ def test_an_error_of_the_whole_request(name):
 
 
 def test_requests_between_brokers_are_served_in_a_cluster_only():
-    keys = {api.key for api in APIS.values() if api.handler.startswith("controller_requests:")}
+    keys = {api.key for api in APIS.values() if api.handler.startswith("cluster.controller_requests:")}
     assert keys == {7, 56, 67}
     assert keys.isdisjoint(served_apis(in_cluster=False))
     assert keys <= served_apis(in_cluster=True).keys()

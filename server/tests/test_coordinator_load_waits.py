@@ -20,7 +20,7 @@ from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators import runtime as coordinator_runtime
 from odradek.server.coordinators.marker_sender import TransactionMarker
-from odradek.server.handlers import group_offsets
+from odradek.server.handlers.coordinators import group_offsets
 from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_coordinator_writes import (
     OFFSETS,

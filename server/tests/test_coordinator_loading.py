@@ -39,7 +39,7 @@ from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.coordinators.loading import MAX_RETRY_PAUSE_S
-from odradek.server.handlers.groups import list_groups
+from odradek.server.handlers.coordinators.groups import list_groups
 from odradek.server.request import RequestContext
 from odradek.server.tests.test_coordinator_writes import World
 from odradek.server.tests.test_group_restart import await_coordinator

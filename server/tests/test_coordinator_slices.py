@@ -35,7 +35,13 @@ from odradek.protocol.messages.txn_offset_commit import (
 )
 from odradek.replication.metadata.image import PartitionMetadata, TopicMetadata
 from odradek.server.coordinators import runtime as coordinator_runtime
-from odradek.server.handlers import group_offsets, groups, producers, transaction_offsets, transactions
+from odradek.server.handlers.coordinators import (
+    group_offsets,
+    groups,
+    producers,
+    transaction_offsets,
+    transactions,
+)
 from odradek.server.request import RequestContext
 from odradek.server.tests.test_coordinator_writes import CHECK_MS, OFFSETS, OLD_ID, RETENTION_MS, SESSION_MS, World
 from odradek.server.work.slices import SMALL_REQUEST_STEPS

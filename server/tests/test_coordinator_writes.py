@@ -53,7 +53,7 @@ from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.coordinators.marker_sender import MarkerSender, TransactionMarker
 from odradek.server.coordinators.transaction_verification import TransactionVerifier
 from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
-from odradek.server.handlers import group_offsets, groups, transaction_offsets
+from odradek.server.handlers.coordinators import group_offsets, groups, transaction_offsets
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
 

@@ -22,7 +22,7 @@ from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.tests.test_delegation_tokens import Member
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
-from odradek.server.handlers import delegation_tokens as handlers
+from odradek.server.handlers.security import delegation_tokens as handlers
 from odradek.server.request import RequestContext
 from odradek.server.security.authorization.operations import Operation, ResourceType
 from odradek.server.security.principal import ANONYMOUS, USER_TYPE, Principal

@@ -37,8 +37,8 @@ from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster, memory_logs
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-from odradek.server.handlers.group_offsets import offset_commit, offset_fetch
-from odradek.server.handlers.produce import produce
+from odradek.server.handlers.coordinators.group_offsets import offset_commit, offset_fetch
+from odradek.server.handlers.records.produce import produce
 from odradek.server.network.produce_fast_path import PendingProduce, ProduceFastPath
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background, completions

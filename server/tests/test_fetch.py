@@ -27,7 +27,7 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.config import BrokerConfig
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
-from odradek.server.handlers.fetch import ENDED_INPUT_WAIT_MS, fetch
+from odradek.server.handlers.records.fetch import ENDED_INPUT_WAIT_MS, fetch
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices
 from odradek.server.work.waits import shorten_wait

@@ -16,7 +16,7 @@ from odradek.replication.metadata.image import (
     PartitionMetadata,
     TopicMetadata,
 )
-from odradek.server.handlers.find_coordinator import GROUP, TRANSACTION, find_coordinator
+from odradek.server.handlers.coordinators.find_coordinator import GROUP, TRANSACTION, find_coordinator
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices
 

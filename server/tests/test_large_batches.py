@@ -24,8 +24,8 @@ from odradek.protocol.messages.produce import (
 from odradek.protocol.records import stamp_timestamps
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, delete, new
-from odradek.server.handlers.list_offsets import list_offsets
-from odradek.server.handlers.produce import produce
+from odradek.server.handlers.records.list_offsets import list_offsets
+from odradek.server.handlers.records.produce import produce
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.work.record_work import FREE_STEPS, MAX_IN_PROGRESS, RecordWork
 from odradek.server.work.slices import Slices

@@ -33,7 +33,7 @@ from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.producer_id_blocks import allocate_block
 from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, TransactionError, run_now
 from odradek.replication.tests.support import Cluster, log_keys
-from odradek.server.handlers.producers import init_producer_id
+from odradek.server.handlers.coordinators.producers import init_producer_id
 from odradek.server.request import RequestContext
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore, SqliteNodeTable
 from odradek.server.tests.test_sqlite_commit import Disk

@@ -26,9 +26,9 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators import transaction_verification
 from odradek.server.dispatch import Dispatch
 from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation
-from odradek.server.handlers import produce as produce_module
-from odradek.server.handlers.leaders import LeaderNode
-from odradek.server.handlers.produce import BYTES_PER_STEP, PARTITIONS_PER_STEP, produce
+from odradek.server.handlers.records import produce as produce_module
+from odradek.server.handlers.records.leaders import LeaderNode
+from odradek.server.handlers.records.produce import BYTES_PER_STEP, PARTITIONS_PER_STEP, produce
 from odradek.server.network.connection import Connection
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.tests import test_transaction_verification as verification_tests

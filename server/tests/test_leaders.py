@@ -7,7 +7,7 @@ import pytest
 
 from odradek.protocol.types import ZERO_UUID
 from odradek.replication.metadata.image import NO_LEADER
-from odradek.server.handlers.leaders import LeaderNode, find_leader
+from odradek.server.handlers.records.leaders import LeaderNode, find_leader
 
 ID = b"1" * 16
 HOST = "127.0.0.1"

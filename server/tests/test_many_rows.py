@@ -27,15 +27,9 @@ from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
-from odradek.server.handlers import (
-    configs,
-    delete_records,
-    find_coordinator,
-    group_offsets,
-    list_offsets,
-    log_dirs,
-    topic_partitions,
-)
+from odradek.server.handlers.coordinators import find_coordinator, group_offsets
+from odradek.server.handlers.records import delete_records, list_offsets
+from odradek.server.handlers.topics import configs, log_dirs, topic_partitions
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
 from odradek.server.work.record_work import RecordWork

@@ -26,7 +26,7 @@ from odradek.replication.metadata.image import (
     TopicMetadata,
 )
 from odradek.replication.tests.support import Cluster
-from odradek.server.handlers.metadata import metadata
+from odradek.server.handlers.topics.metadata import metadata
 from odradek.server.image_cache import MAX_VALUES, ImageCache
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices

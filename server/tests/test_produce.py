@@ -22,7 +22,7 @@ from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
 from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
-from odradek.server.handlers.produce import produce
+from odradek.server.handlers.records.produce import produce
 from odradek.server.network.connection import Connection
 from odradek.server.network.produce_fast_path import ProduceFastPath
 from odradek.server.request import RequestContext

@@ -13,7 +13,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequestWritableTxnMarkerTopic,
 )
 from odradek.protocol.records import build_plain_batch
-from odradek.server.handlers.transaction_markers import write_txn_markers
+from odradek.server.handlers.coordinators.transaction_markers import write_txn_markers
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_transaction_markers import NOW_MS, World, markers

@@ -9,7 +9,7 @@ from odradek.replication.replicas.leader_state import Replication
 from odradek.server.config import BrokerConfig
 from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.fetching.requested_partitions import PARTITIONS_PER_STEP
-from odradek.server.handlers import fetch as handler
+from odradek.server.handlers.records import fetch as handler
 from odradek.server.tests.test_fetch import BY_NAME, World, errors, rows, sizes
 
 E = ErrorCode

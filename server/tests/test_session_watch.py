@@ -11,7 +11,7 @@ from odradek.replication.replicas.isr import IsrState
 from odradek.replication.replicas.leader_state import Replication
 from odradek.server.fetching.limited_read import LimitedRead, measure_available
 from odradek.server.fetching.session_watch import SWEEP_MS
-from odradek.server.handlers import fetch as handler
+from odradek.server.handlers.records import fetch as handler
 from odradek.server.tests.test_fetch import World, errors, rows, sizes
 from odradek.server.tests.test_replica_fetch import EPOCH, IN_CLUSTER, ReplicaWorld, Throttle
 from odradek.server.work.slices import Slices

@@ -11,7 +11,7 @@ from odradek.protocol.messages.heartbeat import HeartbeatResponse
 from odradek.server.apis import APIS, PRODUCE_KEY, Api
 from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
-from odradek.server.handlers.produce import produce
+from odradek.server.handlers.records.produce import produce
 from odradek.server.network.connection import Connection
 from odradek.server.request import CloseConnection, RequestContext
 from odradek.server.tests.test_connection import Transport, frame

@@ -45,8 +45,8 @@ from odradek.server.coordinators.context import PendingReply
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.coordinators.marker_sender import MarkerSender, TransactionMarker
 from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
-from odradek.server.handlers.producers import init_producer_id
-from odradek.server.handlers.transaction_markers import write_txn_markers
+from odradek.server.handlers.coordinators.producers import init_producer_id
+from odradek.server.handlers.coordinators.transaction_markers import write_txn_markers
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import background
 

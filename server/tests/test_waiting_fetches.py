@@ -26,8 +26,8 @@ from odradek.server.fetching import session_cache
 from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchPartition, FetchSession
-from odradek.server.handlers import fetch as handler
-from odradek.server.handlers.fetch import fetch
+from odradek.server.handlers.records import fetch as handler
+from odradek.server.handlers.records.fetch import fetch
 from odradek.server.request import RequestContext
 from odradek.server.tests.background import run_iteration
 from odradek.server.tests.test_fetch import BY_NAME, World, begin, errors, partitions_of, rows, sizes

@@ -24,7 +24,7 @@ from odradek.replication.controller.admin import topics
 from odradek.replication.replicas import adoption
 from odradek.replication.replicas.partition import Partition
 from odradek.server.coordinators.marker_sender import MarkerSender
-from odradek.server.handlers.delete_records import _PendingRequest
+from odradek.server.handlers.records.delete_records import _PendingRequest
 from odradek.server.membership import embedded
 from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.machine.broker_process import SimulatedEnvironment

@@ -23,7 +23,7 @@ from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic
-from odradek.server.handlers.configs import alter_configs, incremental_alter_configs
+from odradek.server.handlers.topics.configs import alter_configs, incremental_alter_configs
 from odradek.server.request import RequestContext
 
 E = ErrorCode

@@ -10,7 +10,7 @@ from odradek.replication.metadata.image import ClusterMetadata
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic
-from odradek.server.handlers import fetch as fetch_module
+from odradek.server.handlers.records import fetch as fetch_module
 from odradek.server.request import RequestContext
 from odradek.server.tests import test_fetch as fetching
 from odradek.server.tests.test_fetch import LATEST, UNKNOWN_ID, World, errors, sizes

@@ -23,9 +23,9 @@ from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic
 from odradek.server.authorized_operations import NOT_REQUESTED
 from odradek.server.config import BrokerConfig
-from odradek.server.handlers import metadata as metadata_module
-from odradek.server.handlers.metadata import describe_cluster, metadata
-from odradek.server.handlers.topic_partitions import describe_topic_partitions
+from odradek.server.handlers.topics import metadata as metadata_module
+from odradek.server.handlers.topics.metadata import describe_cluster, metadata
+from odradek.server.handlers.topics.topic_partitions import describe_topic_partitions
 from odradek.server.image_cache import ImageCache
 from odradek.server.request import EncodedBody, RequestContext
 from odradek.server.work.slices import Slices

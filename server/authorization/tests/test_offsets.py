@@ -31,7 +31,7 @@ from odradek.protocol.messages.offset_fetch import (
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import IDS, ListedRights, group, topic
-from odradek.server.handlers.group_offsets import offset_commit, offset_delete, offset_fetch
+from odradek.server.handlers.coordinators.group_offsets import offset_commit, offset_delete, offset_fetch
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices
 

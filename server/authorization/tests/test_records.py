@@ -31,10 +31,10 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.server.authorization.tests.support import IDS, Guarded, cluster, topic, transaction
-from odradek.server.handlers.delete_records import delete_records_error
-from odradek.server.handlers.list_offsets import list_offsets_error, offset_for_leader_epoch_error
-from odradek.server.handlers.produce import produce_error
-from odradek.server.handlers.producers import describe_producers_error
+from odradek.server.handlers.coordinators.producers import describe_producers_error
+from odradek.server.handlers.records.delete_records import delete_records_error
+from odradek.server.handlers.records.list_offsets import list_offsets_error, offset_for_leader_epoch_error
+from odradek.server.handlers.records.produce import produce_error
 from odradek.server.request import NO_RESPONSE, CloseConnection
 from odradek.server.security.authorization.rights import DECISIONS_PER_STEP
 

@@ -17,7 +17,7 @@ from odradek.server.apis import APIS, NO_NEEDS, PRODUCE_KEY, Api
 from odradek.server.authorization.stage import GUARDS, HANDLER, AuthorizationStage, find_guard, list_guard_modules
 from odradek.server.authorization.tests.support import Guarded, ListedRights, cluster, group, topic
 from odradek.server.dispatch import BoundApi
-from odradek.server.handlers.produce import produce
+from odradek.server.handlers.records.produce import produce
 from odradek.server.request import RequestContext
 from odradek.server.security.authorization.needs import READ_TOPIC
 from odradek.server.security.authorization.operations import AUTHORIZATION_ERRORS

@@ -26,7 +26,7 @@ from odradek.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from odradek.server.authorization.tests.support import Guarded, cluster, group, topic, transaction
-from odradek.server.handlers.transaction_offsets import txn_offset_commit_error
+from odradek.server.handlers.coordinators.transaction_offsets import txn_offset_commit_error
 
 E = ErrorCode
 REFUSED_ID = E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -41,7 +41,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.schema import rows
 from odradek.server.fetching.purgatory import DelayedOperation, PartitionWatch
-from odradek.server.handlers.leaders import find_leader
+from odradek.server.handlers.records.leaders import find_leader
 from odradek.server.produce_request import TOPIC_IDS_SINCE, find_partition, is_transactional_batch
 from odradek.server.refused_batches import RETRIABLE, RefusedBatches
 from odradek.server.request import NO_RESPONSE, CloseConnection, NoResponse

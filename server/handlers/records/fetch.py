@@ -69,7 +69,7 @@ from odradek.server.fetching.session_cache import (
     PartitionKey,
 )
 from odradek.server.fetching.session_watch import SessionWatch
-from odradek.server.handlers.leaders import find_leader
+from odradek.server.handlers.records.leaders import find_leader
 
 if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata

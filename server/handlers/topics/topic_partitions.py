@@ -23,7 +23,7 @@ from odradek.protocol.schema import rows
 from odradek.replication.metadata.image import PartitionMetadata, offline_replicas
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.server.authorized_operations import list_topic_operations
-from odradek.server.handlers.metadata import find_missing_topic_error
+from odradek.server.handlers.topics.metadata import find_missing_topic_error
 from odradek.server.security.authorization.operations import ResourceType
 from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS
 
