@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 
-from odradek.server.config.sasl import LOGIN_MODULES
+from odradek.server.config.properties.sasl import LOGIN_MODULES
 
 PLAIN_MODULE = LOGIN_MODULES["PLAIN"]
 SCRAM_MODULE = LOGIN_MODULES["SCRAM-SHA-256"]

@@ -15,7 +15,7 @@ from odradek.log.storage import descriptors
 from odradek.properties import PropertyError
 from odradek.protocol.schema import Message
 from odradek.server.config import BrokerConfig, Listener
-from odradek.server.config.sasl import SASL_PROTOCOLS
+from odradek.server.config.properties.sasl import SASL_PROTOCOLS
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
 from odradek.server.measurements.authentications import AuthenticationCounts

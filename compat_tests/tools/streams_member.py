@@ -3,7 +3,7 @@
 from odradek.protocol.schema import Message, Struct
 from odradek.protocol.types import Int8, Int16, Int32, Int64, UInt16
 from odradek.tools.kafka.cluster import Cluster, check
-from odradek.tools.kafka.groups import GROUP_KEY
+from odradek.tools.kafka.groups.description import GROUP_KEY
 
 _LEAVE = -1
 

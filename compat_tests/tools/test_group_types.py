@@ -10,8 +10,8 @@ from compat_tests.clients.common import Message, ProducerOptions, wait_until
 from compat_tests.tools.eventually import eventually
 from compat_tests.tools.streams_member import StreamsMember
 from odradek.tools.kafka.cluster import Cluster
-from odradek.tools.kafka.profile import Connection
-from odradek.tools.kafka.wire_client import parse_addresses
+from odradek.tools.kafka.connection.profile import Connection
+from odradek.tools.kafka.connection.wire_client import parse_addresses
 
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars")]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from odradek.server.cluster_tools.zookeeper_server import find_ports
+from odradek.server.config.properties.zookeeper import parse_connect
 from odradek.server.config.properties_file import read_properties
-from odradek.server.config.zookeeper import parse_connect
 
 DEFAULT_PORT: Final = 9092
 DEFAULT_SIZE: Final = 3

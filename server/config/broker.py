@@ -7,12 +7,6 @@ from typing import Any, Self
 from odradek.log.config import LogConfig
 from odradek.properties import PropertyError
 from odradek.replication.metadata.broker_configs import LISTENER_PREFIX, listener_base
-from odradek.server.config.accepted import AcceptedProperties
-from odradek.server.config.authorization import AuthorizationProperties, parse_super_users
-from odradek.server.config.cluster import RACK_AWARE_SELECTOR, ClusterProperties
-from odradek.server.config.delegation_tokens import DelegationTokenProperties
-from odradek.server.config.event_log import EventLogProperties
-from odradek.server.config.groups import GroupProperties
 from odradek.server.config.listeners import (
     SECURITY_PROTOCOLS,
     Listener,
@@ -22,10 +16,16 @@ from odradek.server.config.listeners import (
     refuse_wildcards,
     resolve_advertised,
 )
-from odradek.server.config.network import NetworkProperties
-from odradek.server.config.oauth_tokens import OAuthTokenProperties
-from odradek.server.config.passwords import PasswordProperties
-from odradek.server.config.sasl import (
+from odradek.server.config.properties.accepted import AcceptedProperties
+from odradek.server.config.properties.authorization import AuthorizationProperties, parse_super_users
+from odradek.server.config.properties.cluster import RACK_AWARE_SELECTOR, ClusterProperties
+from odradek.server.config.properties.delegation_tokens import DelegationTokenProperties
+from odradek.server.config.properties.event_log import EventLogProperties
+from odradek.server.config.properties.groups import GroupProperties
+from odradek.server.config.properties.network import NetworkProperties
+from odradek.server.config.properties.oauth_tokens import OAuthTokenProperties
+from odradek.server.config.properties.passwords import PasswordProperties
+from odradek.server.config.properties.sasl import (
     KERBEROS_PROPERTIES,
     LOGIN_MODULES,
     LOGIN_PROPERTIES,
@@ -34,11 +34,11 @@ from odradek.server.config.sasl import (
     SASL_PROTOCOLS,
     SaslProperties,
 )
-from odradek.server.config.security import SecurityProperties
-from odradek.server.config.storage import StorageProperties
-from odradek.server.config.telemetry import TelemetryProperties
-from odradek.server.config.transactions import TransactionProperties
-from odradek.server.config.zookeeper import ZooKeeperProperties, parse_connect
+from odradek.server.config.properties.security import SecurityProperties
+from odradek.server.config.properties.storage import StorageProperties
+from odradek.server.config.properties.telemetry import TelemetryProperties
+from odradek.server.config.properties.transactions import TransactionProperties
+from odradek.server.config.properties.zookeeper import ZooKeeperProperties, parse_connect
 from odradek.server.security.tls.settings import TLS_PROTOCOLS, TlsSettings
 
 LISTENER_LIMITS = ("max.connections", "max.connection.creation.rate")

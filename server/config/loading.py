@@ -7,8 +7,8 @@ from odradek.log.config import CLUSTER_ONLY
 from odradek.properties import PropertyError, nearest
 from odradek.replication.metadata.broker_configs import listener_base
 from odradek.server.config.broker import BrokerConfig, is_listener_property, parse_listener_property
+from odradek.server.config.properties.sasl import SASL_PROTOCOLS
 from odradek.server.config.properties_file import read_properties
-from odradek.server.config.sasl import SASL_PROTOCOLS
 from odradek.server.security.tls.settings import TLS_PROTOCOLS
 
 # Prefixes of Kafka's properties for components that this broker lacks. They are accepted, so that a file for Kafka can

@@ -15,7 +15,7 @@ from odradek.replication.metadata.entity_configs import CLIENT_METRICS, EntityCo
 from odradek.replication.metadata.scram_secret import load_secret
 from odradek.replication.metadata.store import MetadataStore
 from odradek.server.config import BrokerConfig
-from odradek.server.config.sasl import SASL_PROTOCOLS
+from odradek.server.config.properties.sasl import SASL_PROTOCOLS
 from odradek.server.environment import Environment
 from odradek.server.work.delayed_tasks import DelayedTasks
 

@@ -60,7 +60,7 @@ from odradek.server.brokers.connection import Connect
 from odradek.server.brokers.controller_client import ControllerClient, LocalHandlers
 from odradek.server.brokers.peer_watch import PeerWatch
 from odradek.server.config import BrokerConfig
-from odradek.server.config.sasl import SASL_PROTOCOLS
+from odradek.server.config.properties.sasl import SASL_PROTOCOLS
 from odradek.server.coordinators.interfaces import MarkerWriter
 from odradek.server.coordinators.producer_id_blocks import RemoteProducerIds
 from odradek.server.coordinators.remote_markers import ClusterMarkerSender, find_response_timeout_ms

@@ -7,9 +7,9 @@ from odradek.server.config import BrokerConfig, Listener
 from odradek.server.fetching.readers import Readers
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics.collectors.zookeeper import find_zookeeper
 from odradek.server.metrics.endpoint import MetricsEndpoint
 from odradek.server.metrics.view import RUNNING, STOPPING, BrokerView
-from odradek.server.metrics.zookeeper import find_zookeeper
 
 if TYPE_CHECKING:
     from odradek.server.environment import Environment

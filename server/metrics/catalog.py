@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from odradek.server.metrics import (
+from odradek.server.metrics.collectors import (
     clients,
     controller,
     coordinators,

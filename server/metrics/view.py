@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from odradek.server.config import BrokerConfig
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
-from odradek.server.metrics import (
+from odradek.server.metrics.collectors import (
     clients,
     controller,
     coordinators,
@@ -23,12 +23,12 @@ from odradek.server.metrics import (
     traffic,
     zookeeper,
 )
+from odradek.server.metrics.collectors.network import ReactorLoad, ReactorState
+from odradek.server.metrics.collectors.partitions import LATE_MS
+from odradek.server.metrics.collectors.process import CollectionTimes
+from odradek.server.metrics.collectors.sockets import SocketRates
 from odradek.server.metrics.declaration import Family, Metric
-from odradek.server.metrics.network import ReactorLoad, ReactorState
-from odradek.server.metrics.partitions import LATE_MS
-from odradek.server.metrics.process import CollectionTimes
 from odradek.server.metrics.readiness import find_unready
-from odradek.server.metrics.sockets import SocketRates
 from odradek.server.network.reactor import read_load
 
 if TYPE_CHECKING:

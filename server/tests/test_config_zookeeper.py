@@ -9,7 +9,7 @@ from odradek.properties import PropertyError
 from odradek.server.cli import main
 from odradek.server.config import load_config, parse_config
 from odradek.server.config.broker import BrokerConfig
-from odradek.server.config.zookeeper import DIGEST_LOGIN_MODULE, parse_connect
+from odradek.server.config.properties.zookeeper import DIGEST_LOGIN_MODULE, parse_connect
 
 
 @pytest.mark.parametrize(

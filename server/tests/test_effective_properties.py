@@ -16,7 +16,7 @@ from odradek.log.config import LogConfig
 from odradek.properties import Property
 from odradek.server.config import BrokerConfig
 from odradek.server.config.loading import parse_config
-from odradek.server.config.security import SecurityProperties
+from odradek.server.config.properties.security import SecurityProperties
 
 ROOT = Path(odradek.__file__).resolve().parent.parent
 PACKAGES = ("log", "replication", "coordinator", "server")

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 import typer
 
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.output import JsonValue, Row, Table, count
 from odradek.tools.cli.session import Session
+from odradek.tools.cli.terminal.output import JsonValue, Row, Table, count
 
 EXIT_PROBLEMS: Final = 1
 _KEYS: Final = ("state", "subject", "check", "fact", "fix")
@@ -26,7 +26,7 @@ def doctor(
     from odradek.tools.doctor.diagnosis import connect_briefly, diagnose
     from odradek.tools.doctor.findings import State, sort_findings
     from odradek.tools.kafka.cluster import Cluster
-    from odradek.tools.kafka.profile import make_security
+    from odradek.tools.kafka.connection.profile import make_security
 
     security = make_security(session.connection)
     with Cluster(session.connection, connect=connect_briefly) as cluster:

@@ -19,9 +19,9 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from odradek.tools.cli.completions import complete_profiles
-from odradek.tools.cli.output import Output
 from odradek.tools.cli.session import EXIT_USAGE, Session
+from odradek.tools.cli.terminal.completions import complete_profiles
+from odradek.tools.cli.terminal.output import Output
 from odradek.tools.kafka.similar_names import find_similar, format_suggestion
 
 _CONNECTION: Final = {

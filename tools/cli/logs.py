@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from odradek.tools.cli.groups import Commands
-from odradek.tools.cli.progress import show_progress
 from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError
+from odradek.tools.cli.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from odradek.log.storage.filesystem import FileSystem

@@ -16,9 +16,9 @@ from typer.core import TyperCommand
 from typer.exceptions import TyperException
 
 from odradek import __version__
-from odradek.tools.cli.error_reports import PROGRAM, make_report, make_usage_report, wants_json, write_report
 from odradek.tools.cli.groups import Group
 from odradek.tools.cli.registry import COMMANDS, CommandModule
+from odradek.tools.cli.terminal.error_reports import PROGRAM, make_report, make_usage_report, wants_json, write_report
 
 EXIT_INTERRUPTED: Final = 130
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import Final, NamedTuple
 
-from odradek.tools.cli.error_reports import (
+from odradek.tools.cli.terminal.error_reports import (
     EXIT_FAILED,
     EXIT_NO_RESPONSE,
     EXIT_USAGE,
@@ -18,10 +18,10 @@ from odradek.tools.cli.error_reports import (
     write_lines,
     write_report,
 )
-from odradek.tools.cli.output import JsonValue, Output, Table, count, make_printable
+from odradek.tools.cli.terminal.output import JsonValue, Output, Table, count, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
+from odradek.tools.kafka.connection.profile import Connection, find_connection
 from odradek.tools.kafka.problems import Problem
-from odradek.tools.kafka.profile import Connection, find_connection
 
 __all__ = [
     "EXIT_FAILED",

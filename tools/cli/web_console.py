@@ -69,7 +69,7 @@ def console(
     from odradek.tools.console.server import listen as open_socket
     from odradek.tools.console.server import make_console, serve
     from odradek.tools.console.settings import ConsoleSettings
-    from odradek.tools.kafka.wire_client import Address
+    from odradek.tools.kafka.connection.wire_client import Address
     from odradek.tools.records.errors import InvalidOptionError
 
     host, colon, port = listen.rpartition(":")

@@ -23,8 +23,8 @@ from odradek.tools.console.security import (
     is_same_origin,
 )
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError, StepError
-from odradek.tools.kafka.profile import ProfileError
+from odradek.tools.kafka.connection.connection_errors import NoAddressError, NoResponseError, StepError
+from odradek.tools.kafka.connection.profile import ProfileError
 
 MAX_REQUEST_BYTES = 12 << 20
 """Larger than a record that brokers accept by default, in the encoding of forms."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from odradek.tools.console.formats import format_count
-from odradek.tools.kafka.offsets import TopicPartition
+from odradek.tools.kafka.topics.offsets import TopicPartition
 
 _MOST_TOPICS: Final = 10
 _MOST_RANGES: Final = 12

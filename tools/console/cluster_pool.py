@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.profile import ProfileError
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.profile import ProfileError
 
 MOST_CONCURRENT: Final = 6
 """Fewer than the threads of the web server, so that pages without Kafka are served while brokers do not answer."""

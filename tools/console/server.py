@@ -18,9 +18,9 @@ from odradek.tools.console.pages.groups import sample_lag
 from odradek.tools.console.records.schemas import Schemas, make_schema_decoder, read_schema_files
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.profile import Connection, ProfileError, make_security
-from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.profile import Connection, ProfileError, make_security
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity, WireClient
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RESPONSE_TIMEOUT_S: Final = 15.0

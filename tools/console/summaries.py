@@ -8,8 +8,8 @@ from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from odradek.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from odradek.tools.kafka.cluster import Cluster, RequestError, check
-from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.log_dirs import LogDir, fetch_log_dirs
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
+from odradek.tools.kafka.topics.log_dirs import LogDir, fetch_log_dirs
 
 NO_LEADER: Final = -1
 

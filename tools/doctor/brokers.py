@@ -21,9 +21,9 @@ from odradek.protocol.messages.describe_quorum import (
 from odradek.tools.doctor.findings import Finding, State, format_bytes, judge_free, list_some, name_broker
 from odradek.tools.kafka.api_names import name_api
 from odradek.tools.kafka.cluster import check
-from odradek.tools.kafka.configs import BROKER, RESOURCE_TYPES
-from odradek.tools.kafka.log_dirs import LogDir
-from odradek.tools.kafka.wire_client import WireClient
+from odradek.tools.kafka.connection.wire_client import WireClient
+from odradek.tools.kafka.topics.configs import BROKER, RESOURCE_TYPES
+from odradek.tools.kafka.topics.log_dirs import LogDir
 
 FULL_SHARE: Final = 0.05
 """Share of free bytes below which a disk is nearly full; a third of it more is a warning."""

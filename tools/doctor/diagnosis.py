@@ -22,10 +22,10 @@ from odradek.tools.doctor.processes import find_process, is_local_host
 from odradek.tools.doctor.reachability import Connect, check_connection, check_listener, parse_listeners
 from odradek.tools.doctor.state import check_state
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.log_dirs import LogDir, fetch_log_dirs_of
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity, WireClient
 from odradek.tools.kafka.status import BrokerRow, fetch_status
-from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
+from odradek.tools.kafka.topics.log_dirs import LogDir, fetch_log_dirs_of
 
 RESPONSE_TIMEOUT_S = 15.0
 

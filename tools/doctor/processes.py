@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from odradek.tools.kafka.wire_client import Address
+from odradek.tools.kafka.connection.wire_client import Address
 
 PROC: Final = Path("/proc")
 _LISTENING: Final = "0A"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odradek.server.config.listeners import SECURITY_PROTOCOLS, WILDCARD_HOSTS
 from odradek.tools.doctor.findings import Finding, State, name_broker
-from odradek.tools.kafka.connection_errors import NoResponseError, StepError
-from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
+from odradek.tools.kafka.connection.connection_errors import NoResponseError, StepError
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity, WireClient
 
 if TYPE_CHECKING:
     import ssl

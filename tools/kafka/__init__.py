@@ -1,34 +1,15 @@
-"""Connections of the user tools to clusters.
+"""Clusters as the user tools see them.
 
-- `client_login`: the login of a command at a broker
-- `client_security`: TLS and SASL of a client, from its properties as Kafka's tools take them
-- `wire_client`: a blocking client for one broker
-- `connection_errors`: the failed step of a connection, and what to try
-- `profile`: the connection that options, environment and profile file select
-- `confluent_settings`: client properties in the names of librdkafka
-- `problems`: why a part of a result is missing
+- `connection`: connections to brokers
 - `cluster`: requests to a broker, the controller, leaders and coordinators
-- `consumer_protocol`: subscriptions and assignments of consumers
-- `similar_names`: the nearest names of a misspelt one
-- `broker_loggers`: loggers of a broker that have a level of their own
-- `configs`: configurations of resources, read from a cluster
-- `config_changes`: changes of configurations
-- `topic_changes`: creation and deletion of a topic
-- `record_production`: production of one record
-- `eligible_leaders`: eligible leader replicas of partitions
-- `offsets`: offsets of partitions
-- `log_dirs`: log directories of brokers
-- `group_types`: groups, their members and their lag, as values
-- `share_groups`: share groups
-- `streams_groups`: streams groups
-- `groups`: groups with members, committed offsets and lag
-- `readers`: clients that fetch, from the metrics of brokers
+- `problems`: why a part of a result is missing
+- `status`: the state of a cluster as its clients see it
+- `topics`: topics, their configurations, offsets and log directories
+- `groups`: groups of consumers, and readers without a group
 - `transactions`: transactions of coordinators, and in partitions
 - `transaction_changes`: termination of a transaction
-- `times`: times and durations in command lines
-- `scram_users`: SCRAM users
-- `acls`: ACLs
-- `quotas`: quotas of clients
+- `security`: SCRAM users, ACLs and quotas
+- `similar_names`: the nearest names of a misspelt one
 - `api_names`: names of APIs
-- `status`: the state of a cluster as its clients see it
+- `times`: times and durations in command lines
 """

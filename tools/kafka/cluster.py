@@ -18,11 +18,11 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.protocol.schema import Message, Struct
-from odradek.tools.kafka.connection_errors import NoAddressError, NoResponseError
+from odradek.tools.kafka.connection.connection_errors import NoAddressError, NoResponseError
+from odradek.tools.kafka.connection.profile import Connection, make_security
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity, WireClient
 from odradek.tools.kafka.problems import report_problem
-from odradek.tools.kafka.profile import Connection, make_security
 from odradek.tools.kafka.similar_names import find_similar, format_suggestion
-from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
 RETRY_S: Final = 30.0
 _PAUSE_S: Final = 0.1

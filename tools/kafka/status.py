@@ -13,7 +13,7 @@ from odradek.protocol.messages.describe_configs import (
     DescribeConfigsResponse,
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from odradek.tools.kafka.wire_client import Address, WireClient
+from odradek.tools.kafka.connection.wire_client import Address, WireClient
 
 MIN_ISR: Final = "min.insync.replicas"
 MOST_ROWS: Final = 50

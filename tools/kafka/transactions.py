@@ -11,9 +11,9 @@ from odradek.protocol.messages.describe_transactions import (
 )
 from odradek.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from odradek.tools.kafka.cluster import Cluster, check, make_error
-from odradek.tools.kafka.connection_errors import NoResponseError, UnsupportedRequestError
-from odradek.tools.kafka.offsets import TopicPartition, group_by_leader
+from odradek.tools.kafka.connection.connection_errors import NoResponseError, UnsupportedRequestError
 from odradek.tools.kafka.problems import report_problem
+from odradek.tools.kafka.topics.offsets import TopicPartition, group_by_leader
 
 TRANSACTION_KEY: Final = 1
 """The type of the coordinators of transactions, in FindCoordinator."""

@@ -21,7 +21,7 @@ from odradek.protocol.records import ControlType, InvalidRecordError, parse_cont
 from odradek.protocol.schema import Struct
 from odradek.protocol.types import UUID, DecodeError
 from odradek.replication.metadata.kraft_metadata import ConfigRecord, decode_record
-from odradek.tools.kafka.consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription
+from odradek.tools.kafka.groups.consumer_protocol import PROTOCOL_TYPE, read_assignment, read_subscription
 from odradek.tools.logs.directories import METADATA_TOPIC
 
 Row = dict[str, object]

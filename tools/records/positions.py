@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.offsets import (
+from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
+from odradek.tools.kafka.topics.offsets import (
     EARLIEST,
     LATEST,
     TopicPartition,
@@ -13,7 +14,6 @@ from odradek.tools.kafka.offsets import (
     fetch_offsets,
     find_leaders,
 )
-from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
 from odradek.tools.records.errors import InvalidOptionError
 
 BEGINNING: Final = "beginning"

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
 from odradek.tools.records.positions import Range
 
 MOST_RECORDS: Final = 500

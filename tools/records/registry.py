@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from odradek.tools.kafka.profile import SCHEMA_REGISTRY_URL
+from odradek.tools.kafka.connection.profile import SCHEMA_REGISTRY_URL
 from odradek.tools.records.errors import InvalidOptionError, RegistryError, UndecodableError
 
 HEADER_BYTES: Final = 5

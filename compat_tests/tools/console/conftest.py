@@ -16,8 +16,8 @@ from compat_tests.tools.console import chromium
 from odradek.tools.console.console import Console
 from odradek.tools.console.server import listen, make_console, make_server
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.profile import Connection
-from odradek.tools.kafka.wire_client import Address, parse_addresses
+from odradek.tools.kafka.connection.profile import Connection
+from odradek.tools.kafka.connection.wire_client import Address, parse_addresses
 
 
 class Page(NamedTuple):

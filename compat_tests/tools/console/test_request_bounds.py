@@ -16,9 +16,9 @@ from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import Cluster
-from odradek.tools.kafka.log_dirs import fetch_log_dirs
-from odradek.tools.kafka.profile import Connection
-from odradek.tools.kafka.wire_client import WireClient, parse_addresses
+from odradek.tools.kafka.connection.profile import Connection
+from odradek.tools.kafka.connection.wire_client import WireClient, parse_addresses
+from odradek.tools.kafka.topics.log_dirs import fetch_log_dirs
 
 pytestmark = [pytest.mark.side_by_side]
 

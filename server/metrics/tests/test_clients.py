@@ -1,6 +1,6 @@
 """Metrics of clients in the text format."""
 
-from odradek.server.metrics.clients import collect_clients
+from odradek.server.metrics.collectors.clients import collect_clients
 from odradek.server.metrics.exposition import write_families
 from odradek.server.telemetry.otlp import DecodedMetrics, HistogramValue, Kind, Metric, Point
 from odradek.server.telemetry.series import PushingClient

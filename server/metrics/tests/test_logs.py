@@ -2,8 +2,8 @@
 
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.cleaning import clean, make_log, put, roll
+from odradek.server.metrics.collectors.logs import collect_logs
 from odradek.server.metrics.exposition import write_families
-from odradek.server.metrics.logs import collect_logs
 
 
 def test_the_bytes_of_a_log_that_cannot_be_compacted() -> None:

@@ -2,7 +2,7 @@
 
 import gc
 
-from odradek.server.metrics.process import CollectionTimes
+from odradek.server.metrics.collectors.process import CollectionTimes
 
 
 def test_garbage_collections_are_measured_until_the_first_stop():

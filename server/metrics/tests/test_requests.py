@@ -3,8 +3,8 @@
 from odradek.server.apis import APIS
 from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
+from odradek.server.metrics.collectors.requests import _STAGES, collect_requests
 from odradek.server.metrics.exposition import write_families
-from odradek.server.metrics.requests import _STAGES, collect_requests
 from odradek.server.network.write_coalescer import WriteCoalescer
 
 

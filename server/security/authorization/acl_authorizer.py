@@ -11,7 +11,7 @@ from odradek.protocol.access_control import Operation, ResourceType
 from odradek.replication.metadata.acls.acl_cache import AclCache
 from odradek.replication.metadata.acls.bindings import AclTable
 from odradek.server.config import BrokerConfig
-from odradek.server.config.authorization import parse_super_users
+from odradek.server.config.properties.authorization import parse_super_users
 from odradek.server.security.authorization.acl_index import AclIndex, Decision, normalize_host
 from odradek.server.security.authorization.audit_log import Attempt, AuditLog, RunLater
 from odradek.server.security.authorization.authorizer import AuthorizedClient

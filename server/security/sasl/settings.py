@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odradek.properties import HIDDEN, PropertyError
-from odradek.server.config.sasl import (
+from odradek.server.config.properties.sasl import (
     CALLBACK_HANDLERS,
     LOGIN_CALLBACK_HANDLERS,
     LOGIN_MODULES,

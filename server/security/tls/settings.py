@@ -6,7 +6,7 @@ Sources: Kafka's documentation, "Security Configs"; KIP-651 (PEM), KIP-684 (mutu
 from typing import Final, NamedTuple
 
 from odradek.properties import PropertyError
-from odradek.server.config.security import SecurityProperties
+from odradek.server.config.properties.security import SecurityProperties
 
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 """Security protocols with TLS."""

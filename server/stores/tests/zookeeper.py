@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from odradek.replication.metadata.store import MetadataStore
-from odradek.server.config.zookeeper import parse_connect
+from odradek.server.config.properties.zookeeper import parse_connect
 from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
 from odradek.server.stores.zookeeper.store import ZooKeeperStore
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from odradek.server.config.broker import BrokerConfig
-from odradek.server.config.zookeeper import parse_connect
+from odradek.server.config.properties.zookeeper import parse_connect
 
 
 class Credentials(NamedTuple):

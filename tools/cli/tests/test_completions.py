@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from odradek.tools.cli import completions
-from odradek.tools.cli.completions import is_safe
+from odradek.tools.cli.terminal import completions
+from odradek.tools.cli.terminal.completions import is_safe
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@
 
 import pytest
 
-from odradek.tools.cli.config_changes import preview
+from odradek.tools.cli.cluster.config_changes import preview
 from odradek.tools.cli.session import CommandError
-from odradek.tools.kafka.config_changes import DELETE, SET
-from odradek.tools.kafka.configs import BROKER, TOPIC, ConfigValue
+from odradek.tools.kafka.topics.config_changes import DELETE, SET
+from odradek.tools.kafka.topics.configs import BROKER, TOPIC, ConfigValue
 
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 

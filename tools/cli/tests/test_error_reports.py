@@ -5,13 +5,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from odradek.tools.cli.error_reports import wants_json
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.main import main
-from odradek.tools.cli.output import Output
 from odradek.tools.cli.session import CommandError, Session, make_outcome
+from odradek.tools.cli.terminal.error_reports import wants_json
+from odradek.tools.cli.terminal.output import Output
 from odradek.tools.kafka.cluster import make_error
-from odradek.tools.kafka.connection_errors import CONNECTION, StepError
+from odradek.tools.kafka.connection.connection_errors import CONNECTION, StepError
 from odradek.tools.kafka.problems import Problem
 
 UNREACHABLE = "127.0.0.1:1"

@@ -42,12 +42,12 @@ def test_a_start_imports_no_tools():
 
 def test_a_command_imports_only_what_it_needs():
     imported = list_imports("topic", "list", "--bootstrap-server", UNREACHABLE)
-    assert "odradek.tools.cli.topics" in imported
+    assert "odradek.tools.cli.cluster.topics" in imported
     slow = ("asyncio", "confluent_kafka", "pydantic", "rich", "twisted")
     assert not {name for name in imported if name.split(".")[0] in slow}
     assert not {name for name in imported if name.startswith("odradek.server.")}
     modules = {command.module for command in COMMANDS if not command.is_program}
-    assert imported & modules == {"odradek.tools.cli.topics"}
+    assert imported & modules == {"odradek.tools.cli.cluster.topics"}
 
 
 def test_the_help_imports_no_command():
@@ -189,7 +189,7 @@ def test_output_that_cannot_be_written_is_one_line():
 def test_characters_that_the_terminal_lacks_are_escaped():
     code = (
         "from odradek.tools.cli import main\n"
-        "from odradek.tools.cli.output import Output, Table\n"
+        "from odradek.tools.cli.terminal.output import Output, Table\n"
         "main._run = lambda given: Output(is_json=False).show(Table(('group',), [('\\u7fa4',)]))\n"
         "main.main([])\n"
     )

@@ -5,7 +5,7 @@ from io import StringIO
 
 import pytest
 
-from odradek.tools.cli.output import MOST_RICH_ROWS, Output, Table, count, format_value, make_printable
+from odradek.tools.cli.terminal.output import MOST_RICH_ROWS, Output, Table, count, format_value, make_printable
 
 TABLE = Table(("name", "size_bytes", "brokers", "is_ok"), [("a", 5, [1, 2], True), ("bcd", 1234, [], False)])
 

@@ -3,7 +3,7 @@
 from odradek.protocol.messages.delete_topics import DeleteTopicsResponse, DeleteTopicsResponseDeletableTopicResult
 from odradek.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 from odradek.tools.cli.main import main
-from odradek.tools.cli.progress import show_progress
+from odradek.tools.cli.terminal.progress import show_progress
 from odradek.tools.cli.tests.test_scripted_cluster import client  # noqa: F401
 
 

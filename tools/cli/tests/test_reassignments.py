@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from odradek.tools.cli.reassignments import check_replicas, distribute, merge_throttled, read_plan
+from odradek.tools.cli.cluster.reassignments import check_replicas, distribute, merge_throttled, read_plan
 from odradek.tools.cli.session import CommandError
 from odradek.tools.kafka.cluster import RequestError
 

@@ -29,7 +29,7 @@ from odradek.protocol.messages.metadata import (
 from odradek.tools.cli import session
 from odradek.tools.cli.main import main
 from odradek.tools.kafka import cluster
-from odradek.tools.kafka.connection_errors import UnsupportedRequestError
+from odradek.tools.kafka.connection.connection_errors import UnsupportedRequestError
 
 
 class Client:
@@ -125,7 +125,8 @@ def test_a_field_that_an_old_broker_does_not_have_is_not_omitted(client, capsys,
 
 
 def test_a_dry_run_that_an_old_broker_would_execute_is_refused(client, capsys, monkeypatch):
-    monkeypatch.setattr("odradek.tools.cli.features._fetch_rows", lambda session: [("metadata.version", 1, 2, 1)])
+    row = ("metadata.version", 1, 2, 1)
+    monkeypatch.setattr("odradek.tools.cli.cluster.features._fetch_rows", lambda session: [row])
     assert main(["cluster", "features", "upgrade", "--feature", "metadata.version=2", "--dry-run"]) == 1
     assert "for --dry-run" in capsys.readouterr().err
     assert "UpdateFeatures" not in client.sent

@@ -14,8 +14,8 @@ from odradek.log.storage.filesystem import OsFileSystem
 from odradek.replication.metadata.kraft_security import UserScramCredentialRecord
 from odradek.replication.tests import kraft
 from odradek.testing import OdradekBroker
-from odradek.tools.cli import users
 from odradek.tools.cli.main import main
+from odradek.tools.cli.security import users
 from odradek.tools.cli.session import CommandError
 
 

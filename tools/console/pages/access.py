@@ -7,9 +7,9 @@ from flask import Blueprint
 from odradek.replication.metadata.acls.bindings import AclBinding, AclFilter
 from odradek.tools.console.console import get_arguments, get_console, render
 from odradek.tools.console.paging import read_view, select
-from odradek.tools.kafka.acls import find_acls
-from odradek.tools.kafka.quotas import fetch_quotas
-from odradek.tools.kafka.scram_users import fetch_users
+from odradek.tools.kafka.security.acls import find_acls
+from odradek.tools.kafka.security.quotas import fetch_quotas
+from odradek.tools.kafka.security.scram_users import fetch_users
 
 access = Blueprint("access", __name__)
 

@@ -12,8 +12,8 @@ from odradek.tools.console.inputs import APPLY, InputError, read_text, require_n
 from odradek.tools.console.pages.groups import GroupLag, find_group
 from odradek.tools.console.pages.records import parse_time
 from odradek.tools.kafka.cluster import Cluster, check
-from odradek.tools.kafka.groups import commit_offsets
-from odradek.tools.kafka.offsets import TopicPartition, fetch_log_ranges, fetch_offsets, find_leaders
+from odradek.tools.kafka.groups.description import commit_offsets
+from odradek.tools.kafka.topics.offsets import TopicPartition, fetch_log_ranges, fetch_offsets, find_leaders
 
 group_changes = Blueprint("group_changes", __name__)
 restrict_to_changes(group_changes)

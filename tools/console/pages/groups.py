@@ -9,7 +9,7 @@ from flask import Blueprint, request
 from odradek.tools.console.console import Console, get_arguments, get_console, render
 from odradek.tools.console.paging import Shown, read_view, select
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.groups import (
+from odradek.tools.kafka.groups.description import (
     Group,
     ListedGroup,
     Member,

@@ -8,7 +8,7 @@ from odradek.tools.console.cluster_pool import STALE_S
 from odradek.tools.console.console import Console, get_console, render
 from odradek.tools.console.summaries import ClusterSummary, Disks, fetch_disks, fetch_summary
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.configs import BROKER, fetch_configs
+from odradek.tools.kafka.topics.configs import BROKER, fetch_configs
 
 _DISKS_TTL_S: Final = 10.0
 _DISKS_STALE_S: Final = 50.0

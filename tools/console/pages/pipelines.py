@@ -10,7 +10,7 @@ from odradek.tools.console.pages.groups import GroupLag, fetch_groups
 from odradek.tools.console.paging import read_view, select
 from odradek.tools.console.pipelines import ShownPipeline, list_pipelines
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
 
 pipelines = Blueprint("pipelines", __name__)
 

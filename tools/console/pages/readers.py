@@ -7,7 +7,7 @@ from flask import Blueprint
 from odradek.tools.console.console import get_arguments, get_console, render
 from odradek.tools.console.paging import read_view, select
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.readers import UNSUPPORTED, Reader, fetch_readers
+from odradek.tools.kafka.groups.readers import UNSUPPORTED, Reader, fetch_readers
 
 readers = Blueprint("readers", __name__)
 

@@ -14,8 +14,8 @@ from odradek.tools.console.records.decoding import WHOLE_CHARACTERS, show_record
 from odradek.tools.console.records.fetching import READ_UNCOMMITTED, fetch_records
 from odradek.tools.console.records.scanning import Positions, Ranges, Scan, Scanner
 from odradek.tools.kafka.cluster import Cluster, RequestError
-from odradek.tools.kafka.offsets import LATEST, READ_COMMITTED, fetch_log_ranges, fetch_offsets, find_leaders
 from odradek.tools.kafka.times import parse_duration_ms, parse_time_ms
+from odradek.tools.kafka.topics.offsets import LATEST, READ_COMMITTED, fetch_log_ranges, fetch_offsets, find_leaders
 from odradek.tools.logs.decoding import decoder_of
 
 records = Blueprint("records", __name__)

@@ -21,11 +21,11 @@ from odradek.tools.console.inputs import (
 )
 from odradek.tools.console.pages.records import fetch_ranges
 from odradek.tools.kafka.cluster import Cluster, RequestError, check
-from odradek.tools.kafka.config_changes import DELETE, SET, Operation, send_config_changes
-from odradek.tools.kafka.configs import TOPIC, ConfigValue, fetch_configs
-from odradek.tools.kafka.offsets import find_leaders
-from odradek.tools.kafka.record_production import choose_partition, produce_record
-from odradek.tools.kafka.topic_changes import create_topic, delete_topic
+from odradek.tools.kafka.topics.config_changes import DELETE, SET, Operation, send_config_changes
+from odradek.tools.kafka.topics.configs import TOPIC, ConfigValue, fetch_configs
+from odradek.tools.kafka.topics.offsets import find_leaders
+from odradek.tools.kafka.topics.record_production import choose_partition, produce_record
+from odradek.tools.kafka.topics.topic_changes import create_topic, delete_topic
 
 topic_changes = Blueprint("topic_changes", __name__)
 restrict_to_changes(topic_changes)

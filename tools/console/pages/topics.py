@@ -12,8 +12,8 @@ from odradek.tools.console.pages.overview import read_disks, read_summary
 from odradek.tools.console.paging import read_view, select
 from odradek.tools.console.summaries import NO_LEADER, Topic, fetch_disks, is_under_replicated
 from odradek.tools.kafka.cluster import Cluster
-from odradek.tools.kafka.configs import TOPIC, ConfigValue, fetch_configs
-from odradek.tools.kafka.offsets import fetch_log_ranges
+from odradek.tools.kafka.topics.configs import TOPIC, ConfigValue, fetch_configs
+from odradek.tools.kafka.topics.offsets import fetch_log_ranges
 
 topics = Blueprint("topics", __name__)
 

@@ -15,7 +15,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponse,
 )
 from odradek.tools.kafka.cluster import Cluster, check, make_error
-from odradek.tools.kafka.offsets import group_by_leader
+from odradek.tools.kafka.topics.offsets import group_by_leader
 
 PARTITION_BYTES: Final = 1 << 20
 RESPONSE_BYTES: Final = 8 << 20

@@ -5,8 +5,8 @@ from typing import Final
 
 from odradek.protocol.messages.list_offsets import ListOffsetsRequest
 from odradek.tools.kafka.cluster import Cluster
-from odradek.tools.kafka.connection_errors import UnsupportedRequestError
-from odradek.tools.kafka.offsets import MAX_TIMESTAMP, fetch_offsets
+from odradek.tools.kafka.connection.connection_errors import UnsupportedRequestError
+from odradek.tools.kafka.topics.offsets import MAX_TIMESTAMP, fetch_offsets
 
 _MAX_TIMESTAMP_VERSION: Final = 7
 

@@ -12,7 +12,7 @@ from odradek.tools.console.cluster_pool import (
     ClusterPool,
 )
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
 
 
 class FakeCluster:

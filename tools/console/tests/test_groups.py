@@ -9,7 +9,7 @@ from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
 from odradek.tools.console.settings import ConsoleSettings
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.groups import Group, ListedGroup, Member, PartitionLag
+from odradek.tools.kafka.groups.description import Group, ListedGroup, Member, PartitionLag
 
 # The package has a blueprint of this name.
 groups = import_module("odradek.tools.console.pages.groups")

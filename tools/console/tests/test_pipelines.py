@@ -10,7 +10,7 @@ from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
 from odradek.tools.console.pipelines import ShownPipeline, list_pipelines
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.connection_errors import CONNECTION, NoAddressError, StepError
+from odradek.tools.kafka.connection.connection_errors import CONNECTION, NoAddressError, StepError
 
 FILE = """
 bootstrap.servers = "10.0.0.1:9092"

@@ -22,8 +22,8 @@ from odradek.tools.console.console import Console
 from odradek.tools.console.records import scanning
 from odradek.tools.console.records.scanning import MOST_RECORDS, Ranges, Scanner
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.connection_errors import UnsupportedRequestError
-from odradek.tools.kafka.offsets import LATEST, MAX_TIMESTAMP
+from odradek.tools.kafka.connection.connection_errors import UnsupportedRequestError
+from odradek.tools.kafka.topics.offsets import LATEST, MAX_TIMESTAMP
 
 
 class FakeCluster:

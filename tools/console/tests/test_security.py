@@ -12,8 +12,8 @@ from odradek.tools.console.security import (
     is_same_origin,
 )
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.connection_errors import CONNECTION, NoAddressError, StepError
-from odradek.tools.kafka.profile import ProfileError
+from odradek.tools.kafka.connection.connection_errors import CONNECTION, NoAddressError, StepError
+from odradek.tools.kafka.connection.profile import ProfileError
 
 
 class Clock:

@@ -2,8 +2,8 @@
 
 from odradek.tools.console.server import listen, make_console, make_server
 from odradek.tools.console.settings import ConsoleSettings
-from odradek.tools.kafka.profile import Connection
-from odradek.tools.kafka.wire_client import Address
+from odradek.tools.kafka.connection.profile import Connection
+from odradek.tools.kafka.connection.wire_client import Address
 
 
 def test_requests_that_wait_for_a_thread_are_no_warnings(caplog):

@@ -11,7 +11,7 @@ from odradek.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from odradek.tools.console.summaries import fetch_disks, fetch_summary
-from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
 
 
 def make_partition(index, leader, isr):

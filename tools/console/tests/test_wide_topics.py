@@ -22,9 +22,9 @@ from odradek.tools.console.app import make_app
 from odradek.tools.console.console import Console
 from odradek.tools.console.pages.topics import MOST_MEASURED
 from odradek.tools.console.settings import ROWS_PER_PAGE, ConsoleSettings
-from odradek.tools.kafka import groups
-from odradek.tools.kafka.groups import Group, Member, compute_lags
-from odradek.tools.kafka.offsets import LATEST
+from odradek.tools.kafka.groups import description as groups
+from odradek.tools.kafka.groups.description import Group, Member, compute_lags
+from odradek.tools.kafka.topics.offsets import LATEST
 
 WIDE = 3 * MOST_MEASURED
 

@@ -8,10 +8,10 @@ from odradek.tools.doctor.brokers import check_log_dirs, check_metrics, check_ve
 from odradek.tools.doctor.findings import State
 from odradek.tools.doctor.reachability import AdvertisedListener, check_connection, check_listener, parse_listeners
 from odradek.tools.doctor.state import check_state
-from odradek.tools.kafka.connection_errors import NAME, StepError
-from odradek.tools.kafka.log_dirs import LogDir
+from odradek.tools.kafka.connection.connection_errors import NAME, StepError
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity
 from odradek.tools.kafka.status import BrokerRow, ClusterStatus, PartitionRow
-from odradek.tools.kafka.wire_client import Address, ClientSecurity
+from odradek.tools.kafka.topics.log_dirs import LogDir
 
 BROKERS = [BrokerRow(1, "one", 9092, None), BrokerRow(2, "two", 9092, None)]
 OFFSETS = "__consumer_offsets"

@@ -10,7 +10,7 @@ from odradek.tools.doctor.findings import State
 from odradek.tools.doctor.machine import Machine, check_machine
 from odradek.tools.doctor.mounts import Mount, check_mount, find_mount, parse_mounts
 from odradek.tools.doctor.processes import find_process, is_local_host
-from odradek.tools.kafka.wire_client import Address
+from odradek.tools.kafka.connection.wire_client import Address
 
 ADDRESS = Address("here", 9092)
 LISTENING = "   0: 0100007F:2384 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 4711 1 0\n"

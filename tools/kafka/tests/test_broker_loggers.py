@@ -2,8 +2,8 @@
 
 import pytest
 
-from odradek.tools.kafka.broker_loggers import find_aliases, mark_own_levels
-from odradek.tools.kafka.configs import ConfigValue
+from odradek.tools.kafka.topics.broker_loggers import find_aliases, mark_own_levels
+from odradek.tools.kafka.topics.configs import ConfigValue
 
 
 def mark(levels):

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from odradek.properties import PropertyError
+from odradek.server.config.properties.sasl import LOGIN_MODULES
 from odradek.server.config.properties_file import read_properties
-from odradek.server.config.sasl import LOGIN_MODULES
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.oauthbearer import retrievers
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import private_key, sign
 from odradek.server.tests.test_scram import run
-from odradek.tools.kafka.client_login import ClientLogin
-from odradek.tools.kafka.client_security import make_client_security
+from odradek.tools.kafka.connection.client_login import ClientLogin
+from odradek.tools.kafka.connection.client_security import make_client_security
 
 JAAS = "sasl.jaas.config"
 TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"

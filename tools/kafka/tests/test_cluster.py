@@ -36,11 +36,11 @@ from odradek.protocol.messages.list_offsets import (
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from odradek.tools.kafka.cluster import RETRY_S, Cluster, RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.offsets import LATEST, fetch_log_ranges, fetch_offsets
-from odradek.tools.kafka.profile import Connection
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.profile import Connection
+from odradek.tools.kafka.connection.wire_client import Address
+from odradek.tools.kafka.topics.offsets import LATEST, fetch_log_ranges, fetch_offsets
 from odradek.tools.kafka.transactions import describe_transactions
-from odradek.tools.kafka.wire_client import Address
 
 BROKERS = {1: Address("one", 1), 2: Address("two", 2)}
 

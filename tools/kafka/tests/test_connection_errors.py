@@ -14,7 +14,7 @@ from odradek.protocol.messages.create_topics import (
     CreateTopicsResponse,
 )
 from odradek.server.security.tls.certificates import write_test_certificates
-from odradek.tools.kafka.connection_errors import (
+from odradek.tools.kafka.connection.connection_errors import (
     API,
     CONNECTION,
     NAME,
@@ -23,8 +23,8 @@ from odradek.tools.kafka.connection_errors import (
     StepError,
     explain_failed_connect,
 )
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity, WireClient
 from odradek.tools.kafka.similar_names import find_similar, suggest
-from odradek.tools.kafka.wire_client import Address, ClientSecurity, WireClient
 
 
 def connect(address, tls_context=None, timeout_s=5.0):

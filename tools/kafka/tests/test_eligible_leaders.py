@@ -8,7 +8,7 @@ from odradek.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from odradek.tools.kafka.eligible_leaders import fetch_eligible_leaders
+from odradek.tools.kafka.topics.eligible_leaders import fetch_eligible_leaders
 
 
 def make_page(name, partitions, cursor=None):

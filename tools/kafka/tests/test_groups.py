@@ -2,7 +2,7 @@ import struct
 
 import pytest
 
-from odradek.tools.kafka.groups import decode_assignment
+from odradek.tools.kafka.groups.description import decode_assignment
 
 
 def encode_assignment(topics, version=0):

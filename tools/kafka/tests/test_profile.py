@@ -2,10 +2,10 @@
 
 import pytest
 
-from odradek.server.config.sasl import LOGIN_MODULES
-from odradek.tools.kafka.confluent_settings import make_confluent_settings
-from odradek.tools.kafka.profile import Connection, ProfileError, find_connection, make_security
-from odradek.tools.kafka.wire_client import Address, ClientSecurity
+from odradek.server.config.properties.sasl import LOGIN_MODULES
+from odradek.tools.kafka.connection.confluent_settings import make_confluent_settings
+from odradek.tools.kafka.connection.profile import Connection, ProfileError, find_connection, make_security
+from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity
 
 SCRAM_MODULE = LOGIN_MODULES["SCRAM-SHA-256"]
 FILE = """

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from odradek.tools.kafka.readers import Reader, fetch_readers, make_url, parse_readers
+from odradek.tools.kafka.groups.readers import Reader, fetch_readers, make_url, parse_readers
 
 TEXT = """\
 # TYPE odradek_reader_lag gauge

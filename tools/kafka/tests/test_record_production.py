@@ -1,6 +1,6 @@
 import pytest
 
-from odradek.tools.kafka.record_production import choose_partition, hash_murmur2
+from odradek.tools.kafka.topics.record_production import choose_partition, hash_murmur2
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from odradek.server.cluster_tools.local_directory import replication_properties
-from odradek.tools.kafka.connection_errors import API, StepError
+from odradek.tools.kafka.connection.connection_errors import API, StepError
+from odradek.tools.kafka.connection.wire_client import Address, WireClient, parse_addresses
 from odradek.tools.kafka.status import MOST_ROWS, BrokerRow, ClusterStatus, PartitionRow
-from odradek.tools.kafka.wire_client import Address, WireClient, parse_addresses
 
 BROKERS = [BrokerRow(1, "one", 9092, "a"), BrokerRow(2, "::1", 9093, None)]
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from odradek.tools.kafka.connection_errors import NoResponseError
-from odradek.tools.kafka.wire_client import Address, WireClient
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.wire_client import Address, WireClient
 
 
 @pytest.mark.timeout(30)

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from odradek.tools.kafka.cluster import RequestError
-from odradek.tools.kafka.connection_errors import NoResponseError
+from odradek.tools.kafka.connection.connection_errors import NoResponseError
 from odradek.tools.records.positions import Range
 from odradek.tools.records.reading import MOST_RECORDS, GroupReader, PartitionReader
 

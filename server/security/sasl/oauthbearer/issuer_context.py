@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from odradek.properties import PropertyError
-from odradek.server.config.security import SecurityProperties
+from odradek.server.config.properties.security import SecurityProperties
 from odradek.server.security.sasl.settings import MechanismSettings
 from odradek.server.security.tls.settings import make_tls_settings
 

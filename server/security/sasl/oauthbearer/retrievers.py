@@ -8,13 +8,13 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from odradek.server.config.oauth_tokens import (
+from odradek.server.config.properties.oauth_tokens import (
     CLIENT_CREDENTIALS_RETRIEVER,
     DEFAULT_RETRIEVER,
     FILE_RETRIEVER,
     JWT_BEARER_RETRIEVER,
 )
-from odradek.server.config.sasl import TOKEN_HANDLERS, UNSECURED_HANDLERS
+from odradek.server.config.properties.sasl import TOKEN_HANDLERS, UNSECURED_HANDLERS
 from odradek.server.security.sasl.oauthbearer.access_tokens import AccessToken, parse_access_token
 from odradek.server.security.sasl.oauthbearer.claims import MAX_TOKEN_BYTES
 from odradek.server.security.sasl.oauthbearer.client import find_extensions
