@@ -21,7 +21,7 @@ from odradek.tools.cli.error_reports import (
 from odradek.tools.cli.output import JsonValue, Output, Table, count, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
 from odradek.tools.kafka.problems import Problem
-from odradek.tools.kafka.profile import Connection, find_connection
+from odradek.tools.kafka.profile import Connection, find_connection, find_misspelt
 
 __all__ = [
     "EXIT_FAILED",
@@ -90,7 +90,10 @@ class Session:
     @cached_property
     def connection(self) -> Connection:
         """The connection that the options, the environment and the profile file select. Raises ProfileError."""
-        return find_connection(*self._options, os.environ)
+        connection = find_connection(*self._options, os.environ)
+        for name, similar in find_misspelt(connection.properties):
+            self.warn(f"the property {name} is unknown and ignored; did you mean {similar}?", [similar])
+        return connection
 
     @cached_property
     def cluster(self) -> Cluster:
