@@ -109,6 +109,18 @@ class _Fetching:
             fitting = _BATCH_BYTES // max(size_bytes // count, 1)
             self._count = max(1, min(fitting, MOST_RECORDS, self._count * 4))
 
+    def find_outage(self) -> NoResponseError | None:
+        """Return the error of the cluster if it was down and still does not answer."""
+        if self._was_down or self._is_reported:
+            try:
+                self._availability.probe()
+            except NoResponseError as error:
+                return error
+        return None
+
+    def warn(self, message: str) -> None:
+        self._availability.warn(message)
+
     def _check_availability(self) -> None:
         """Probe the cluster after a time without records. Raises NoResponseError unless the reader is endless."""
         now = self._monotonic()
@@ -292,8 +304,12 @@ class GroupReader:
             self._fetching.consumer.store_offsets(offsets=positions)
 
     def close(self) -> None:
-        """Commit and leave the group."""
-        self._fetching.consumer.close()
+        """Commit and leave the group, unless no broker answers: librdkafka would wait for one."""
+        outage = self._fetching.find_outage()
+        if outage is None:
+            self._fetching.consumer.close()
+        elif self._commits:
+            self._fetching.warn(f"{outage}; the last offsets may not be committed")
 
     def _add(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         added = {(one.topic, one.partition) for one in partitions}

@@ -24,6 +24,10 @@ class FakeConsumer:
         self.stored: dict[tuple[str, int], int] = {}
         self.assigned: dict[tuple[str, int], int] = {}
         self.callbacks: dict[str, Any] = {}
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
 
     def assign(self, partitions):
         self.assigned = {(one.topic, one.partition): one.offset for one in partitions}
@@ -174,6 +178,19 @@ def test_an_endless_reader_warns_of_each_outage():
     for times[0] in (14.0, 17.0):
         assert reader.read() == []
     assert len(probe.warnings) == 2
+
+
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_member_leaves_its_group_only_if_a_broker_answers(is_up):
+    probe = Probe()
+    probe.is_up = is_up
+    options = {"is_endless": True, "commits": True, "availability": probe.availability}
+    reader, consumer = make(GroupReader, ["t"], **options)
+    consumer.settings["error_cb"](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    reader.close()
+    assert consumer.is_closed is is_up
+    expected = [] if is_up else ["a:1 does not answer; the last offsets may not be committed"]
+    assert probe.warnings == expected
 
 
 def test_an_interrupt_that_the_client_loses():
