@@ -69,8 +69,9 @@ def fill(bootstrap: str) -> None:
             admin.create_topic(name, 2, configs=configs)
             produce(bootstrap, name)
         admin.set_config("for-ever", "min.compaction.lag.ms", "5")
-    arguments = ("--bootstrap-server", bootstrap, "--alter", "--entity-type", "brokers", "--entity-default")
-    tools.run(tools.CONFIGS, *arguments, "--add-config", "log.cleaner.threads=2")
+    arguments = ("--bootstrap-server", bootstrap, "--alter", "--entity-type", "brokers")
+    tools.run(tools.CONFIGS, *arguments, "--entity-default", "--add-config", "log.cleaner.threads=2")
+    tools.run(tools.CONFIGS, *arguments, "--entity-name", "1", "--add-config", "num.io.threads=9")
 
 
 def produce(bootstrap: str, topic: str) -> None:
@@ -99,7 +100,7 @@ def described(bootstrap: str, kind: str, *entity: str) -> dict[str, dict[str, st
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--entity-type", kind, *entity)
     found: dict[str, dict[str, str]] = {}
     for line in tools.run(tools.CONFIGS, *arguments).lines:
-        heading = re.match(r"(?:Dynamic configs for topic (\S+)|Default configs for brokers)", line)
+        heading = re.match(r"(?:Dynamic configs for (?:topic|broker) (\S+)|Default configs for brokers)", line)
         if heading:
             configs = found[heading[1] or ""] = {}
         else:
@@ -130,8 +131,9 @@ def test_nothing_is_deleted_and_the_configurations_are_those_of_kafka(tmp_path: 
         ids = topic_ids(kafka.bootstrap_servers)
         configs = described(kafka.bootstrap_servers, "topics")
         default = described(kafka.bootstrap_servers, "brokers", "--entity-default")
+        own = described(kafka.bootstrap_servers, "brokers", "--entity-name", "1")
         kafka.stop() if clean else kafka.kill()
-    assert default[""]["log.cleaner.threads"] == "2"
+    assert default[""]["log.cleaner.threads"] == "2" and own["1"]["num.io.threads"] == "9"
     assert list((tmp_path / "data" / "__cluster_metadata-0").glob("*.checkpoint"))
     with OdradekBroker(QUICK, directory=tmp_path) as broker:
         for _ in range(2):
@@ -142,6 +144,7 @@ def test_nothing_is_deleted_and_the_configurations_are_those_of_kafka(tmp_path: 
                 name: {**configs[name], **TOPICS.get(name, ({}, {}))[1]} for name in configs
             }
             assert described(bootstrap, "brokers", "--entity-default") == default
+            assert described(bootstrap, "brokers", "--entity-name", "1") == own
             wait_for_retention(bootstrap)
             assert everything(bootstrap) == before
             with load("kafka_python").Admin(bootstrap) as admin:

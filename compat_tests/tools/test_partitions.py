@@ -148,6 +148,10 @@ def test_records_are_deleted(odradek, tool, filled, tmp_path):
     odradek("partition", "delete-records", f"{filled}:0=4", "--offset-json-file", str(file), "--yes")
     assert [row["first_offset"] for row in partitions(odradek, filled)] == [4, 3]
     tool(tools.DELETE_RECORDS, "--offset-json-file", str(file))
+    too_far = odradek("partition", "delete-records", f"{filled}:0=11", "--dry-run", code=1)
+    assert too_far.err == f"odradek: partition {filled}-0: OFFSET_OUT_OF_RANGE: the end is 10\n"
+    before = odradek("partition", "delete-records", f"{filled}:0=1", "--dry-run", "--json").json
+    assert before["changes"] == [{"topic": filled, "partition": 0, "first_offset": 4, "new_first_offset": 4}]
     too_far = odradek("partition", "delete-records", f"{filled}:0=11", "--yes", code=1)
     assert too_far.err == f"odradek: partition {filled}-0: OFFSET_OUT_OF_RANGE\n"
     for invalid in (f"{filled}:0", f"{filled}=1", f"{filled}:0=x"):

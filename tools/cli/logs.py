@@ -5,18 +5,21 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from odradek.tools.cli.groups import Commands
 from odradek.tools.cli.session import EXIT_FAILED, EXIT_USAGE, CommandError
+from odradek.tools.cli.terminal.error_reports import FAILED, ErrorReport, write_report
 from odradek.tools.cli.terminal.progress import show_progress
 
 if TYPE_CHECKING:
     from odradek.log.storage.filesystem import FileSystem
+    from odradek.tools.logs.decoding import Row
     from odradek.tools.logs.directories import PartitionFiles
+    from odradek.tools.logs.dump_batches import DumpOptions, RecordLimit
 
 EXIT_FINDINGS: Final = 1
 
@@ -101,12 +104,11 @@ def _dump_files(
     has_records: bool,
     is_json: bool,
 ) -> int:
-    from odradek.tools.logs.dump import UnknownFileError, dump_file
     from odradek.tools.logs.dump_batches import DumpOptions, RecordLimit
     from odradek.tools.logs.text import format_json, format_row
 
     total_bytes = sum(_size_bytes(file) for files in partitions for file in files if file.endswith(".log"))
-    code = 0
+    unread: list[str] = []
     with show_progress("dumping", total_bytes, is_wanted=not sys.stdout.isatty()) as advance:
         options = DumpOptions(has_records=has_records, from_offset=from_offset, on_progress=advance)
         for files in partitions:
@@ -116,19 +118,28 @@ def _dump_files(
                     break
                 if not is_json:
                     sys.stdout.write(f"Dumping {path}\n")
-                try:
-                    for row in dump_file(fs, path, options, limit):
-                        if topics and row.get("topic", topics[0]) not in topics:
-                            continue  # an entry of a checkpoint of the log directory
-                        text = format_json({"file": path, **row}) if is_json else format_row(row)
-                        sys.stdout.write(f"{text}\n")
-                except UnknownFileError as error:
-                    raise CommandError(str(error), exit_code=EXIT_USAGE) from None
-                except OSError as error:
-                    # The broker may have deleted the file meanwhile.
-                    sys.stderr.write(f"odradek: {path}: {error.strerror}\n")
-                    code = EXIT_FAILED
-    return code
+                for row in _read_rows(fs, path, options, limit, unread, is_json=is_json):
+                    if topics and row.get("topic", topics[0]) not in topics:
+                        continue  # an entry of a checkpoint of the log directory
+                    text = format_json({"file": path, **row}) if is_json else format_row(row)
+                    sys.stdout.write(f"{text}\n")
+    return EXIT_FAILED if unread else 0
+
+
+def _read_rows(
+    fs: "FileSystem", path: str, options: "DumpOptions", limit: "RecordLimit", unread: list[str], *, is_json: bool
+) -> "Iterator[Row]":
+    """Yield the rows of a file; report it, and add it to `unread`, if it cannot be read to its end."""
+    from odradek.tools.logs.dump import UnknownFileError, dump_file
+
+    try:
+        yield from dump_file(fs, path, options, limit)
+    except UnknownFileError as error:
+        raise CommandError(str(error), exit_code=EXIT_USAGE) from None
+    except OSError as error:
+        # The broker may have deleted the file meanwhile.
+        unread.append(path)
+        write_report(ErrorReport(FAILED, [f"{path}: {error.strerror}"], EXIT_FAILED), is_json=is_json)
 
 
 def _size_bytes(path: str) -> int:

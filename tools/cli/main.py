@@ -85,6 +85,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if command.is_program and given[:1] == [command.name]:
             exit_code: int = import_module(command.module).main(given)
             return exit_code
+    # A service may start a command with closed files; a connection must not get their numbers.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     if isinstance(sys.stdout, TextIOWrapper):
         # Names of groups have characters that the encoding of a terminal may lack. In JSON the escapes are valid.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -20,7 +20,7 @@ from odradek.tools.cli.terminal.error_reports import (
 )
 from odradek.tools.cli.terminal.output import JsonValue, Output, Table, count, make_printable
 from odradek.tools.kafka.cluster import Cluster, RequestError, name_error
-from odradek.tools.kafka.connection.profile import Connection, find_connection
+from odradek.tools.kafka.connection.profile import Connection, find_connection, find_misspelt
 from odradek.tools.kafka.problems import Problem
 
 __all__ = [
@@ -90,7 +90,10 @@ class Session:
     @cached_property
     def connection(self) -> Connection:
         """The connection that the options, the environment and the profile file select. Raises ProfileError."""
-        return find_connection(*self._options, os.environ)
+        connection = find_connection(*self._options, os.environ)
+        for name, similar in find_misspelt(connection.properties):
+            self.warn(f"the property {name} is unknown and ignored; did you mean {similar}?", [similar])
+        return connection
 
     @cached_property
     def cluster(self) -> Cluster:

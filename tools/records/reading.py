@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -21,6 +21,7 @@ _BATCH_BYTES: Final = 8 << 20
 _WAIT_S: Final = 0.05
 """A call returns after this time, or when it has the number of records asked for. It ignores Ctrl-C meanwhile."""
 _GIVE_UP_S: Final = 30.0
+_REPORT_S: Final = 2.0
 _FOREVER: Final = sys.maxsize
 _QUIET: Final[Mapping[str, Any]] = {
     "log_level": 0,
@@ -36,6 +37,17 @@ _QUIET: Final[Mapping[str, Any]] = {
 }
 
 MakeConsumer = Callable[[dict[str, Any]], Consumer]
+
+
+class Availability(NamedTuple):
+    """The check of the cluster while no records arrive, and the report of its result.
+
+    probe: sends a request on a new connection; raises NoResponseError
+    warn: reports to a reader without an end that no broker answers
+    """
+
+    probe: Callable[[], object]
+    warn: Callable[[str], object]
 
 
 class Reader(Protocol):
@@ -65,25 +77,31 @@ class _Fetching:
         self,
         settings: Mapping[str, Any],
         make_consumer: MakeConsumer,
+        availability: Availability,
         *,
         is_endless: bool,
         monotonic: Callable[[], float],
     ) -> None:
         self._is_endless = is_endless
         self._monotonic = monotonic
+        self._availability = availability
         self._count = _FIRST_RECORDS
-        self._down_since: float | None = None
-        self._down_reason = ""
+        self._was_down = False
+        self._is_reported = False
+        self._idle_since: float | None = None
         self.consumer = make_consumer({**_QUIET, **settings, "error_cb": self._note_error})
 
     def fetch(self) -> list[Message]:
-        messages = self.consumer.consume(self._count, _WAIT_S)
+        try:
+            messages = self.consumer.consume(self._count, _WAIT_S)
+        except SystemError:
+            # confluent-kafka loses a KeyboardInterrupt that Ctrl-C raises inside error_cb.
+            raise KeyboardInterrupt from None
         if messages:
-            self._down_since = None
-        elif (
-            not self._is_endless and self._down_since is not None and self._monotonic() - self._down_since > _GIVE_UP_S
-        ):
-            raise NoResponseError(f"no broker has answered for {_GIVE_UP_S:.0f} s: {self._down_reason}")
+            self._idle_since = None
+            self._is_reported = False
+        elif self._was_down:
+            self._check_availability()
         return messages
 
     def adapt(self, count: int, size_bytes: int) -> None:
@@ -91,10 +109,43 @@ class _Fetching:
             fitting = _BATCH_BYTES // max(size_bytes // count, 1)
             self._count = max(1, min(fitting, MOST_RECORDS, self._count * 4))
 
+    def find_outage(self) -> NoResponseError | None:
+        """Return the error of the cluster if it was down and still does not answer."""
+        if self._was_down or self._is_reported:
+            try:
+                self._availability.probe()
+            except NoResponseError as error:
+                return error
+        return None
+
+    def warn(self, message: str) -> None:
+        self._availability.warn(message)
+
+    def _check_availability(self) -> None:
+        """Probe the cluster after a time without records. Raises NoResponseError unless the reader is endless."""
+        now = self._monotonic()
+        if self._idle_since is None:
+            self._idle_since = now
+        if now - self._idle_since <= (_REPORT_S if self._is_endless else _GIVE_UP_S):
+            return
+        self._idle_since = None
+        try:
+            self._availability.probe()
+        except NoResponseError as error:
+            if not self._is_endless:
+                raise
+            if not self._is_reported:
+                self._availability.warn(f"{error}; reading continues when a broker answers")
+            self._is_reported = True
+        else:
+            self._is_reported = False
+        if self._is_endless:
+            self._was_down = False  # until librdkafka reports it again
+
     def _note_error(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
-            self._down_since = self._monotonic()
-            self._down_reason = error.str()
+        # Records that librdkafka has fetched may still be in its queue, and it may report an outage once only.
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._was_down = True
 
 
 def _raise_error(error: KafkaError, message: Message) -> None:
@@ -114,6 +165,7 @@ class PartitionReader:
         self,
         settings: Mapping[str, Any],
         ranges: Mapping[tuple[str, int], Range],
+        availability: Availability,
         *,
         is_endless: bool,
         monotonic: Callable[[], float] = time.monotonic,
@@ -123,6 +175,7 @@ class PartitionReader:
         self._fetching = _Fetching(
             {**settings, **own, "auto.offset.reset": "earliest"},
             make_consumer,
+            availability,
             is_endless=is_endless,
             monotonic=monotonic,
         )
@@ -200,6 +253,7 @@ class GroupReader:
         self,
         settings: Mapping[str, Any],
         topics: Sequence[str],
+        availability: Availability,
         *,
         is_endless: bool,
         commits: bool,
@@ -207,7 +261,9 @@ class GroupReader:
         make_consumer: MakeConsumer = Consumer,
     ) -> None:
         own = {"enable.auto.commit": commits, "enable.partition.eof": not is_endless}
-        self._fetching = _Fetching({**settings, **own}, make_consumer, is_endless=is_endless, monotonic=monotonic)
+        self._fetching = _Fetching(
+            {**settings, **own}, make_consumer, availability, is_endless=is_endless, monotonic=monotonic
+        )
         self._is_endless = is_endless
         self._commits = commits
         self._unfinished: set[tuple[str, int]] | None = None
@@ -248,8 +304,12 @@ class GroupReader:
             self._fetching.consumer.store_offsets(offsets=positions)
 
     def close(self) -> None:
-        """Commit and leave the group."""
-        self._fetching.consumer.close()
+        """Commit and leave the group, unless no broker answers: librdkafka would wait for one."""
+        outage = self._fetching.find_outage()
+        if outage is None:
+            self._fetching.consumer.close()
+        elif self._commits:
+            self._fetching.warn(f"{outage}; the last offsets may not be committed")
 
     def _add(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         added = {(one.topic, one.partition) for one in partitions}

@@ -29,7 +29,7 @@ from odradek.tools.cli.terminal.progress import show_progress
 if TYPE_CHECKING:
     from odradek.tools.records.decoding import Decoding
     from odradek.tools.records.expressions import Condition
-    from odradek.tools.records.reading import Reader
+    from odradek.tools.records.reading import Availability, Reader
     from odradek.tools.records.writing import RecordWriter
 
 _SHOWN_CHARACTERS: Final = 1000
@@ -241,7 +241,7 @@ def _make_partition_reader(
     from odradek.tools.records.reading import PartitionReader
 
     settings = {**make_confluent_settings(session.connection), **isolation}
-    return PartitionReader(settings, ranges, is_endless=follow)
+    return PartitionReader(settings, ranges, _make_availability(session), is_endless=follow)
 
 
 def _make_group_reader(
@@ -273,7 +273,18 @@ def _make_group_reader(
         "group.id": group,
         "auto.offset.reset": reset,
     }
-    return GroupReader(settings, topics, is_endless=follow, commits=commits)
+    return GroupReader(settings, topics, _make_availability(session), is_endless=follow, commits=commits)
+
+
+def _make_availability(session: Session) -> "Availability":
+    from odradek.tools.kafka.cluster import Cluster
+    from odradek.tools.records.reading import Availability
+
+    def probe() -> None:
+        with Cluster(session.connection) as cluster:
+            cluster.fetch_metadata(())
+
+    return Availability(probe, session.warn)
 
 
 def _copy(reader: "Reader", writer: "RecordWriter", most: int, advance: Callable[[int], None]) -> None:

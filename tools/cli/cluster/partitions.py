@@ -215,6 +215,13 @@ def _preview_election(session: Session, selected: Sequence[TopicPartition]) -> i
     return 0
 
 
+def _predict_deletion(key: TopicPartition, offset: int, ends: Mapping[TopicPartition, int]) -> Outcome:
+    """Return the result of a deletion that is not done: the leader refuses offsets after its high watermark."""
+    is_after_end = key in ends and offset > ends[key]
+    code, message = (ErrorCode.OFFSET_OUT_OF_RANGE, f"the end is {ends[key]}") if is_after_end else (ErrorCode.NONE, "")
+    return make_outcome(f"{key[0]}-{key[1]}", code, message)
+
+
 @commands.command("delete-records", is_destructive=True)
 def delete_records(
     session: Session,
@@ -233,11 +240,14 @@ def delete_records(
     leaders = find_leaders(session.cluster, [topic for topic, _ in wanted])
     check_partitions(wanted, leaders)
     first, end = fetch_log_ranges(session.cluster, {key: leaders[key] for key in wanted})
-    rows = [(*key, first.get(key), end.get(key) if offset < 0 else offset) for key, offset in sorted(wanted.items())]
+    rows = [
+        (*key, first.get(key), end.get(key) if offset < 0 else max(offset, first.get(key, 0)))
+        for key, offset in sorted(wanted.items())
+    ]
     session.preview(Table(("topic", "partition", "first_offset", "new_first_offset"), rows))
     session.confirm("Delete the records before these offsets?")
     if session.is_dry_run:
-        return session.finish("partition", "trimmed", [Outcome(f"{topic}-{index}") for topic, index in wanted])
+        return session.finish("partition", "trimmed", [_predict_deletion(key, wanted[key], end) for key in wanted])
     outcomes = []
     for leader, topics in group_by_leader(wanted, leaders).items():
         request = messages.DeleteRecordsRequest(

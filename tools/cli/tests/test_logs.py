@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,6 +85,25 @@ def test_dump_of_a_topic_has_no_entries_of_others(stored: StoredDirectory, capsy
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     watermarks = [row for row in rows if row["file"].endswith(HIGH_WATERMARKS_FILE)]
     assert [(row["topic"], row["offset"]) for row in watermarks] == [("topic", 7)]
+
+
+def test_a_dump_ends_when_its_reader_has_closed_the_pipe(stored: StoredDirectory):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "odradek", "log", "dump", "--json", stored.root]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, env=environment, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_file_that_cannot_be_read_is_reported_and_the_others_are_dumped(stored: StoredDirectory, capsys):
+    missing = Path(stored.directory, "00000000000000000099.log")
+    missing.symlink_to("missing")
+    assert main(["log", "dump", "--json", stored.root]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(err) == {"error": {"code": "FAILED", "message": f"{missing}: No such file or directory"}}
+    assert "00000000000000000000.log" in out
 
 
 def test_a_deleted_segment_is_dumped_only_if_it_is_named(stored: StoredDirectory, capsys):

@@ -50,6 +50,13 @@ def test_a_command_imports_only_what_it_needs():
     assert imported & modules == {"odradek.tools.cli.cluster.topics"}
 
 
+def test_closed_files():
+    close = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
+    command = [*close, sys.executable, "-m", "odradek"]
+    for arguments, code in ((["config", "properties"], 0), (["topic", "list", "--bootstrap-server", UNREACHABLE], 3)):
+        assert subprocess.run([*command, *arguments], timeout=60, check=False).returncode == code
+
+
 def test_the_help_imports_no_command():
     modules = {command.module for command in COMMANDS if not command.is_program}
     assert not list_imports("--help") & modules

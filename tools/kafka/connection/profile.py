@@ -31,6 +31,26 @@ DEFAULT_PROFILE: Final = "default"
 DEFAULT_SERVERS: Final = "127.0.0.1:9092"
 BOOTSTRAP_SERVERS: Final = "bootstrap.servers"
 SCHEMA_REGISTRY_URL: Final = "schema.registry.url"
+_CONNECTION_NAMES: Final = (
+    BOOTSTRAP_SERVERS,
+    "security.protocol",
+    "ssl.truststore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.certificates",
+    "ssl.keystore.type",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.key",
+    "ssl.keystore.certificate.chain",
+    "ssl.key.password",
+    "ssl.endpoint.identification.algorithm",
+    "sasl.mechanism",
+    "sasl.jaas.config",
+    SCHEMA_REGISTRY_URL,
+)
+_MISSPELT_RATIO: Final = 0.9
+"""No two properties of Kafka's clients are as similar, unless both are in `_CONNECTION_NAMES`."""
 _NO_HOME: Final = "/nonexistent"
 
 
@@ -83,6 +103,21 @@ def find_connection(
         return Connection(parse_addresses(bootstrap_server), values)
     except ValueError as error:
         raise ProfileError(f"{source}: {error}") from None
+
+
+def find_misspelt(properties: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the properties that are almost one that selects or secures the connection, each with that name.
+
+    Without `security.protocol` a client uses no encryption. Other unknown properties are those of other clients.
+    """
+    unknown = [name for name in properties if name not in _CONNECTION_NAMES]
+    if not unknown:
+        return []
+    # Imported here because most profiles do not need it.
+    from difflib import get_close_matches
+
+    nearest = {name: get_close_matches(name.lower(), _CONNECTION_NAMES, 1, _MISSPELT_RATIO) for name in unknown}
+    return [(name, similar) for name, found in nearest.items() for similar in found]
 
 
 def make_security(connection: Connection) -> ClientSecurity:

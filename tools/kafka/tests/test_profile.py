@@ -4,7 +4,13 @@ import pytest
 
 from odradek.server.config.properties.sasl import LOGIN_MODULES
 from odradek.tools.kafka.connection.confluent_settings import make_confluent_settings
-from odradek.tools.kafka.connection.profile import Connection, ProfileError, find_connection, make_security
+from odradek.tools.kafka.connection.profile import (
+    Connection,
+    ProfileError,
+    find_connection,
+    find_misspelt,
+    make_security,
+)
 from odradek.tools.kafka.connection.wire_client import Address, ClientSecurity
 
 SCRAM_MODULE = LOGIN_MODULES["SCRAM-SHA-256"]
@@ -47,6 +53,14 @@ def test_the_selection(environment, tmp_path):
     # The properties of a profile that was not selected, such as passwords, never reach another server.
     assert find(environment, "other:9") == Connection([Address("other", 9)], {})
     assert find(environment, "other:9", profile="production").properties["request.timeout.ms"] == "5000"
+
+
+def test_misspelt_properties():
+    names = ["securty.protocol", "Security.Protocol", "sasl.mechanisms", "ssl.trustore.location", "bootstrap.server"]
+    right = ["security.protocol", "security.protocol", "sasl.mechanism", "ssl.truststore.location", "bootstrap.servers"]
+    assert find_misspelt(dict.fromkeys(names, "")) == list(zip(names, right, strict=True))
+    others = ["ssl.key.location", "ssl.protocol", "ssl.provider", "sasl.password", "acks", "request.timeout.ms"]
+    assert find_misspelt(dict.fromkeys([*right, *others], "")) == []
 
 
 def test_a_file_of_client_properties_takes_precedence(environment, tmp_path):

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, Message, TopicPartition
 from odradek.tools.kafka.cluster import RequestError
 from odradek.tools.kafka.connection.connection_errors import NoResponseError
 from odradek.tools.records.positions import Range
-from odradek.tools.records.reading import MOST_RECORDS, GroupReader, PartitionReader
+from odradek.tools.records.reading import MOST_RECORDS, Availability, GroupReader, PartitionReader
 
 
 class FakeConsumer:
@@ -24,6 +24,10 @@ class FakeConsumer:
         self.stored: dict[tuple[str, int], int] = {}
         self.assigned: dict[tuple[str, int], int] = {}
         self.callbacks: dict[str, Any] = {}
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
 
     def assign(self, partitions):
         self.assigned = {(one.topic, one.partition): one.offset for one in partitions}
@@ -49,7 +53,8 @@ def make(reader_type, *arguments, now=lambda: 0.0, **options):
         made.append(FakeConsumer(settings))
         return made[0]
 
-    reader = reader_type({}, *arguments, monotonic=now, make_consumer=make_consumer, **options)
+    availability = options.pop("availability", Availability(lambda: None, pytest.fail))
+    reader = reader_type({}, *arguments, availability, monotonic=now, make_consumer=make_consumer, **options)
     return reader, made[0]
 
 
@@ -109,24 +114,94 @@ def test_an_error_has_its_partition():
     assert caught.value.code == "TOPIC_AUTHORIZATION_FAILED"
 
 
-@pytest.mark.parametrize("is_endless", [False, True])
-def test_brokers_that_are_down_end_the_command_unless_it_follows(is_endless):
-    times = [0.0]
-    reader, consumer = make(PartitionReader, {("t", 0): Range(0, 9)}, is_endless=is_endless, now=lambda: times[0])
+class Probe:
+    """A cluster that answers while `is_up`, and the warnings of a reader."""
+
+    def __init__(self):
+        self.is_up = True
+        self.count = 0
+        self.warnings: list[str] = []
+        self.availability = Availability(self._probe, self.warnings.append)
+
+    def _probe(self):
+        self.count += 1
+        if not self.is_up:
+            raise NoResponseError("a:1 does not answer")
+
+
+def make_with_probe(*, is_endless):
+    times, probe = [0.0], Probe()
+    options = {"is_endless": is_endless, "availability": probe.availability}
+    reader, consumer = make(PartitionReader, {("t", 0): Range(0, 9)}, now=lambda: times[0], **options)
     note = partial(consumer.settings["error_cb"], KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    return reader, consumer, note, times, probe
+
+
+def test_brokers_that_are_down_end_the_command():
+    """librdkafka reports the outage once, while it has further records in its queue."""
+    reader, consumer, note, times, probe = make_with_probe(is_endless=False)
     note()
-    times[0] = 29.0
     consumer.batches += [[record(0)]]
     assert reader.read() and reader.read() == []
-    times[0] = 60.0
+    times[0] = 31.0
+    assert reader.read() == [] and probe.count == 1
+    probe.is_up = False
     assert reader.read() == []
-    note()
-    times[0] = 91.0
-    if is_endless:
+    times[0] = 60.0
+    assert reader.read() == [] and probe.count == 1
+    times[0] = 62.0
+    with pytest.raises(NoResponseError, match="a:1 does not answer"):
+        reader.read()
+
+
+def test_an_idle_topic_is_no_outage():
+    reader, _, _, times, probe = make_with_probe(is_endless=False)
+    for times[0] in (0.0, 40.0, 80.0):
         assert reader.read() == []
-    else:
-        with pytest.raises(NoResponseError, match="no broker has answered for 30 s"):
-            reader.read()
+    assert probe.count == 0
+
+
+def test_an_endless_reader_warns_of_each_outage():
+    reader, consumer, note, times, probe = make_with_probe(is_endless=True)
+    probe.is_up = False
+    note()
+    for times[0] in (0.0, 1.0, 3.0, 6.0, 9.0):
+        assert reader.read() == []
+    note()
+    for times[0] in (10.0, 13.0):
+        assert reader.read() == []
+    assert probe.count == 2
+    assert probe.warnings == ["a:1 does not answer; reading continues when a broker answers"]
+    consumer.batches += [[record(0)]]
+    assert reader.read() and reader.read() == []
+    note()
+    for times[0] in (14.0, 17.0):
+        assert reader.read() == []
+    assert len(probe.warnings) == 2
+
+
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_member_leaves_its_group_only_if_a_broker_answers(is_up):
+    probe = Probe()
+    probe.is_up = is_up
+    options = {"is_endless": True, "commits": True, "availability": probe.availability}
+    reader, consumer = make(GroupReader, ["t"], **options)
+    consumer.settings["error_cb"](KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    reader.close()
+    assert consumer.is_closed is is_up
+    expected = [] if is_up else ["a:1 does not answer; the last offsets may not be committed"]
+    assert probe.warnings == expected
+
+
+def test_an_interrupt_that_the_client_loses():
+    reader, consumer = make(PartitionReader, {("t", 0): Range(0, 9)}, is_endless=True)
+
+    def consume(count, timeout):
+        raise SystemError("<method 'consume' of 'cimpl.Consumer' objects> returned NULL without setting an exception")
+
+    consumer.consume = consume
+    with pytest.raises(KeyboardInterrupt):
+        reader.read()
 
 
 def test_batches_become_larger_unless_records_are_large():
