@@ -231,8 +231,13 @@ class Controller:
             await self._elect()
             await self._store_changes.watch_all()
             if self.context.in_cluster and self.is_active:
-                await self._take_over("the controller starts")
-                return
+                try:
+                    await self._take_over("the controller starts")
+                    return
+                except KafkaError as error:
+                    if error.code is not ErrorCode.NOT_CONTROLLER:
+                        raise
+                    # Another broker became the controller meanwhile. This one starts nevertheless.
             if self.context.in_cluster:
                 await update_configs(self.store, self.image, self.pause)
                 return
@@ -422,8 +427,10 @@ class Controller:
     def on_controller_refused(self, broker_id: int) -> None:
         """Let the brokers elect another controller than one whose address refuses connections.
 
-        Its session expires later. Without its node it is no longer the controller, even if it is alive.
+        Its session expires later. Without its node it is no longer the controller, even if it is alive. The event may
+        wait for the store, and the broker may have restarted and become the controller in a later epoch until then.
         """
+        refused = broker_id, self.image.controller_epoch
 
         async def work() -> None:
             if self.is_active:
@@ -433,7 +440,7 @@ class Controller:
                 return
             # An election after this read changes the version.
             version = await read_node(self.store, znodes.CONTROLLER_EPOCH, lambda node: node.stat.version)
-            if (await load_controller(self.store))[0] != broker_id:
+            if await load_controller(self.store) != refused:
                 return
             logger.warning("the controller refuses connections; another is elected broker=%d", broker_id)
             try:

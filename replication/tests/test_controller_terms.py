@@ -5,8 +5,9 @@ from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
+from odradek.replication.metadata.store import Create, Delete, Operation, SetData
 from odradek.replication.tests.cluster_requests import create, delete, states, topic_id
-from odradek.replication.tests.cluster_support import World
+from odradek.replication.tests.cluster_support import Node, World
 
 
 def refuse_each_other(world):
@@ -32,6 +33,56 @@ def test_brokers_that_cannot_reach_each_other_do_not_replace_controllers_all_the
     for _, allow in later:
         world.run(allow())
     assert refuse_each_other(world)[0] > epoch
+
+
+def test_a_refusal_of_an_earlier_process_does_not_end_the_term_of_a_later_one():
+    """A broker without a connection to the store removed the controller that was elected meanwhile."""
+    world = World()
+    third = world.nodes[3].controller
+    post, held = third._events.post, []
+    third._events.post = lambda *event: held.append(event)
+    third.on_controller_refused(1)
+    world.crash(1)
+    world.crash(2)
+    world.executor.finish()
+    world.start(1)
+    assert world.active is world.nodes[1]
+    epoch = world.active.controller.epoch
+    third._events.post = post
+    for event in held:
+        post(*event)
+    world.executor.finish()
+    assert world.active is world.nodes[1]
+    assert world.active.controller.epoch == epoch
+
+
+def test_a_broker_whose_term_ends_while_it_starts_starts_nevertheless():
+    """Its start failed, because it could not take over as the controller."""
+    world = World()
+    world.crash(1)
+    world.crash(2)
+    world.crash(3)
+    first = world.nodes[1] = Node(world, world.fakes[1])
+    transaction = first.store.transaction
+    claim: list[Operation] = [
+        Delete(znodes.CONTROLLER),
+        Create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True),
+        SetData(znodes.CONTROLLER_EPOCH, b"99"),
+    ]
+
+    async def transact(operations):
+        if any(operation.path == znodes.RESTARTS for operation in operations):
+            first.store.transaction = transaction
+            await world.server.connect().transaction(claim)
+        return await transaction(operations)
+
+    first.store.transaction = transact
+    first.join()
+    world.executor.finish()
+    first.start.outcome()
+    assert first.store.transaction is transaction
+    assert not first.controller.is_active
+    assert first.controller.image.controller_id == 2
 
 
 def test_a_term_that_ends_while_deletions_are_resumed_is_no_error():

@@ -137,15 +137,16 @@ class ClusterMembership:
             config, metadata, self.controller_requests, lambda: self.broker_epoch, environment.reactor, self._delay
         )
         # Separate connections, as in Kafka: the response to markers waits for their replication.
-        response_timeout_ms = find_response_timeout_ms(config.request_timeout_ms)
-        self._marker_channels = self._make_channel_pool(response_timeout_ms)
-        self._verification_channels = self._make_channel_pool(response_timeout_ms)
+        self._marker_channels = self._make_channel_pool(find_response_timeout_ms(config.request_timeout_ms))
+        # Not longer, because producers wait for the response, and for no longer than this in most clients.
+        self._verification_channels = self._make_channel_pool(config.request_timeout_ms)
         self._peers = PeerWatch(
             config.inter_broker_name,
             self._on_refused,
             connect=environment.reactor.connectTCP,
             clock=environment.reactor,
         )
+        self._watched_epoch = -1
         self._isr_changes = IsrChangeQueue(
             config.node_id, lambda: self.broker_epoch, self.controller_requests, self._delay, pacing.start
         )
@@ -441,6 +442,10 @@ class ClusterMembership:
     def _watch_peers(self, _: MetadataDelta) -> None:
         """Watch the processes of all brokers as the controller, otherwise that of the controller."""
         me, image = self._config.node_id, self._controller.image
+        if image.controller_epoch != self._watched_epoch:
+            # The controller may be another process of the same broker, whose refusals are to be reported as well.
+            self._watched_epoch = image.controller_epoch
+            self._peers.close()
         if self._controller.is_active:
             brokers = image.brokers
         else:
