@@ -260,13 +260,15 @@ class GroupReader:
         monotonic: Callable[[], float] = time.monotonic,
         make_consumer: MakeConsumer = Consumer,
     ) -> None:
-        own = {"enable.auto.commit": commits, "enable.partition.eof": not is_endless}
+        own = {"enable.auto.commit": commits, "enable.partition.eof": True}
         self._fetching = _Fetching(
             {**settings, **own}, make_consumer, availability, is_endless=is_endless, monotonic=monotonic
         )
         self._is_endless = is_endless
         self._commits = commits
         self._unfinished: set[tuple[str, int]] | None = None
+        # The last record before the end of a partition in the last batch, and the end.
+        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
         self.adapt = self._fetching.adapt
         self._fetching.consumer.subscribe(
             list(topics), on_assign=self._add, on_revoke=self._remove, on_lost=self._remove
@@ -279,29 +281,48 @@ class GroupReader:
         messages = self._fetching.fetch()
         if not any(map(Message.error, messages)):
             return messages
+        last: dict[tuple[str, int], int] = {}
         selected = []
         for message in messages:
+            key = message.topic() or "", message.partition() or 0
             error = message.error()
             if error is None:
                 selected.append(message)
-            elif error.code() != KafkaError._PARTITION_EOF:
+                last[key] = message.offset() or 0
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._end(key, last.get(key), message.offset() or 0)
+            else:
                 _raise_error(error, message)
-            elif self._unfinished is not None:
-                self._unfinished.discard((message.topic() or "", message.partition() or 0))
         return selected
+
+    def _end(self, key: tuple[str, int], last: int | None, end: int) -> None:
+        """Handle the end of a partition, which may be after transaction markers and aborted records."""
+        if self._unfinished is not None:
+            self._unfinished.discard(key)
+        if last is not None:
+            self._ends[key] = last, end
+        elif self._commits:
+            self._store({key: end})
 
     def processed(self, messages: Sequence[Message]) -> None:
         """Commit the offsets after records, now and then and at the end."""
+        ends, self._ends = self._ends, {}
         if not self._commits or not messages:
             return
-        ends = {(message.topic(), message.partition()): message.offset() for message in messages}
-        positions = [
-            TopicPartition(topic or "", partition or 0, (offset or 0) + 1)
-            for (topic, partition), offset in ends.items()
-        ]
+        positions = {
+            (message.topic() or "", message.partition() or 0): (message.offset() or 0) + 1 for message in messages
+        }
+        for key, (last, end) in ends.items():
+            if positions.get(key) == last + 1:
+                positions[key] = end
+        self._store(positions)
+
+    def _store(self, positions: Mapping[tuple[str, int], int]) -> None:
         # A partition may have been revoked since.
         with contextlib.suppress(KafkaException):
-            self._fetching.consumer.store_offsets(offsets=positions)
+            self._fetching.consumer.store_offsets(
+                offsets=[TopicPartition(*key, offset) for key, offset in positions.items()]
+            )
 
     def close(self) -> None:
         """Commit and leave the group, unless no broker answers: librdkafka would wait for one."""

@@ -62,8 +62,8 @@ def record(offset, partition=0):
     return Message(topic="t", partition=partition, offset=offset, value=b"%d" % offset)
 
 
-def end(partition=0, code=KafkaError._PARTITION_EOF):
-    return Message(topic="t", partition=partition, offset=0, value=b"an error", error=KafkaError(code))
+def end(partition=0, code=KafkaError._PARTITION_EOF, offset=0):
+    return Message(topic="t", partition=partition, offset=offset, value=b"an error", error=KafkaError(code))
 
 
 def offsets(messages):
@@ -226,6 +226,22 @@ def test_a_member_of_a_group_stops_at_the_ends_of_its_partitions():
     assert reader.read() == []
     consumer.callbacks["on_revoke"](consumer, [TopicPartition("t", 1)])
     assert reader.read() is None
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "stored"),
+    [
+        ([end(offset=6)], 0, {("t", 0): 6}),
+        ([record(3), end(offset=6), record(7, 1)], 2, {("t", 0): 6, ("t", 1): 8}),
+        ([record(3), record(4), end(offset=6)], 1, {("t", 0): 4}),
+    ],
+)
+def test_a_member_commits_the_end_after_the_last_marker(read, written, stored):
+    """The markers and the aborted records before the end remained as its lag."""
+    reader, consumer = make(GroupReader, ["t"], is_endless=True, commits=True)
+    consumer.batches += [read]
+    reader.processed(reader.read()[:written])
+    assert consumer.stored == stored
 
 
 def test_a_member_that_must_not_commit_stores_no_offsets():
