@@ -78,12 +78,20 @@ def make_server(console: Console, listening: socket.socket) -> Any:
 
 
 class _Channel(HTTPChannel):  # type: ignore[misc] # waitress has no types
-    """A connection that serves one request at a time.
+    """A connection that serves one request at a time, and is closed if its client does not read.
 
     Waitress serves requests that follow without waiting for the response. If their client does not read, a thread waits
     for it without limit once some megabytes are unsent. The first response has `Connection: close`, so that the client
     sends the others again.
     """
+
+    def writable(self) -> bool:
+        """Waitress: return whether `handle_write` is called when the socket is writable."""
+        if self.will_close:
+            # Waitress closes an idle connection in `handle_write`. A socket that is full becomes writable by this.
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+        return bool(super().writable())
 
     def service(self) -> None:
         """Waitress: serve the first request, in a thread."""
