@@ -69,6 +69,7 @@ def make_app(console: Console) -> Flask:
         time=formats.format_time,
         duration=formats.format_duration,
         assignment=shorten_assignment,
+        printable=formats.escape,
     )
     app.context_processor(_make_context)
     app.before_request(_check_request)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 import waitress
+from waitress.channel import HTTPChannel
 
 from odradek.tools.console.app import MAX_REQUEST_BYTES, make_app
 from odradek.tools.console.cluster_pool import BusyError
@@ -61,7 +62,7 @@ def make_server(console: Console, listening: socket.socket) -> Any:
     """Return the server of waitress for a console."""
     # Waitress warns of each request that waits for a thread, which is usual while its threads start.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    return waitress.create_server(
+    server = waitress.create_server(
         make_app(console),
         sockets=[listening],
         threads=_THREADS,
@@ -72,6 +73,37 @@ def make_server(console: Console, listening: socket.socket) -> Any:
         clear_untrusted_proxy_headers=False,
         ident="odradek",
     )
+    server.channel_class = _Channel
+    return server
+
+
+class _Channel(HTTPChannel):  # type: ignore[misc] # waitress has no types
+    """A connection that serves one request at a time, and is closed if its client does not read.
+
+    Waitress serves requests that follow without waiting for the response. If their client does not read, a thread waits
+    for it without limit once some megabytes are unsent. The first response has `Connection: close`, so that the client
+    sends the others again.
+    """
+
+    def writable(self) -> bool:
+        """Waitress: return whether `handle_write` is called when the socket is writable."""
+        if self.will_close:
+            # Waitress closes an idle connection in `handle_write`. A socket that is full becomes writable by this.
+            with suppress(OSError):
+                self.socket.shutdown(socket.SHUT_RDWR)
+        return bool(super().writable())
+
+    def service(self) -> None:
+        """Waitress: serve the first request, in a thread."""
+        requests: list[Any] = self.requests
+        with self.requests_lock:
+            others = requests[1:]
+            del requests[1:]
+        if others:
+            requests[0].headers["CONNECTION"] = "close"
+        for request in others:
+            request.close()
+        super().service()
 
 
 def serve(console: Console, listening: socket.socket, report: Callable[[str], None]) -> None:

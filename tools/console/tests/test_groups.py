@@ -47,6 +47,21 @@ class FakeCluster:
         """Do nothing."""
 
 
+def test_names_with_characters_that_are_not_printed(get, monkeypatch):
+    name = "a\u202eb\0<i>"
+    member = Member("m\u202e", None, "c\0\u202e", "host", [])
+    monkeypatch.setattr(
+        groups, "list_groups", lambda cluster, problems: [ListedGroup(name, "Stable", "classic", "", 3)]
+    )
+    monkeypatch.setattr(groups, "describe_groups", lambda *_: [Group(name, "Stable", "classic", "", 1, [member])])
+    listed, shown = get("/groups"), get("/group?name=a%E2%80%AEb%00%3Ci%3E")
+    for page in (listed, shown):
+        assert "a\\u202eb\\u0000&lt;i&gt;" in page
+        assert "\u202e" not in page and "\0" not in page
+    assert "/group?name=a%E2%80%AEb%00%3Ci%3E" in listed
+    assert "m\\u202e" in shown and "c\\u0000\\u202e" in shown
+
+
 @pytest.mark.parametrize(("name", "fake"), [("describe_groups", describe_as_dead), ("compute_lags", refuse)])
 def test_state_and_type_are_shown(get, monkeypatch, name, fake):
     monkeypatch.setattr(groups, name, fake)
