@@ -55,7 +55,12 @@ def produce_record(
     """Append a record, acknowledged by all in-sync replicas; return its offset. Raises RequestError."""
     [found] = cluster.fetch_topics([topic])
     leaders = {one.partition_index: one.leader_id for one in found.partitions}
-    if leaders.get(partition, -1) < 0:
+    if partition not in leaders:
+        raise RequestError(
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            f"topic {topic} has no partition {partition}, only 0 to {len(leaders) - 1}",
+        )
+    if leaders[partition] < 0:
         raise RequestError("LEADER_NOT_AVAILABLE", f"{topic}-{partition} has no leader")
     batch = build_batch([(timestamp_ms, key, value, tuple(headers))])
     request = ProduceRequest(
