@@ -85,7 +85,7 @@ def test_a_rolling_restart_interrupts_no_client(cluster, admin, tmp_path):
     for topic in topics:
         create(admin, topic)
     servers = cluster.bootstrap_servers
-    load = NumberedLoad(servers, "rolled", PARTITIONS, delivery_timeout_ms=10_000)
+    load = NumberedLoad(servers, "rolled", PARTITIONS, delivery_timeout_ms=30_000)
     transactions = TransactionalLoad(servers, "rolled-transactions", PARTITIONS, "rolled")
     writers: list[Any] = [
         KafkaPythonWriter("python", servers, "rolled-records", PARTITIONS, once=True, seed="1"),
@@ -149,7 +149,7 @@ def test_a_leader_that_was_paused_loses_its_leadership_and_no_record(cluster, ad
 def test_zookeeper_may_be_away(cluster, admin):
     assert cluster.zookeeper is not None
     create(admin, "alone")
-    with NumberedLoad(cluster.bootstrap_servers, "alone", PARTITIONS, delivery_timeout_ms=10_000) as load:
+    with NumberedLoad(cluster.bootstrap_servers, "alone", PARTITIONS, delivery_timeout_ms=30_000) as load:
         load.wait_for_more()
         [server] = cluster.zookeeper.servers
         server.kill()
