@@ -295,11 +295,14 @@ class Controller:
 
         async def work() -> None:
             assert self._broker is not None
+            # An earlier call may have begun this session, and what its caller did next has failed.
+            has_taken_over = self.is_active
             await self.store.renew()
             await self._registration.register(self._broker, self._restart)
             await self._elect()
             if self.context.in_cluster and self.is_active:
-                await self._take_over("a new session began")
+                if not has_taken_over:
+                    await self._take_over("a new session began")
             else:
                 await self._load_again("a new session began")
 

@@ -152,6 +152,30 @@ def test_a_broker_whose_session_expires_while_it_takes_over_starts_nevertheless(
     assert world.observer.session_id != first.store.session_id
 
 
+def test_a_controller_that_rejoins_again_does_not_take_over_twice():
+    """It forgot the failed replicas of other brokers, which are part of no later request in its term."""
+    world = World((1, 2))
+    create(world, "t", (2, 1))
+    world.fakes[2].failed.add(("t", 0))
+    world.run(world.nodes[2].controller.take_offline([("t", 0)]))
+    assert states(world, "t") == [(1, 1, (1,))]
+    world.server.expire(world.nodes[1].store)
+    world.server.expire(world.nodes[2].store)
+    world.run(world.nodes[1].controller.rejoin())
+    world.run(world.nodes[2].controller.rejoin())
+    first = world.active.controller
+    epoch = first.epoch
+    assert first.broker_id == 1
+    world.executor.finish()
+    before = states(world, "t"), first.image.partition("t", 0)
+    world.take()
+    # The server repeats it: what followed the first time has failed.
+    world.run(first.rejoin())
+    assert first.epoch == epoch
+    assert (states(world, "t"), first.image.partition("t", 0)) == before
+    assert world.take() == {}
+
+
 def test_the_end_of_abstention_is_repeated_when_it_fails():
     """A cluster had no controller: nothing repeated the claim that this broker had not made while it abstained."""
     world = World((1,))
