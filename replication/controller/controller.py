@@ -7,7 +7,6 @@ metadata image from which they answer requests. The modules of `admin` validate 
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -228,19 +227,11 @@ class Controller:
         async def work() -> None:
             self._broker, self._restart = registration, restart
             await self._registration.register(registration, restart)
+            if self.context.in_cluster:
+                await self._start_in_cluster()
+                return
             await self._elect()
             await self._store_changes.watch_all()
-            if self.context.in_cluster and self.is_active:
-                try:
-                    await self._take_over("the controller starts")
-                    return
-                except KafkaError as error:
-                    if error.code is not ErrorCode.NOT_CONTROLLER:
-                        raise
-                    # Another broker became the controller meanwhile. This one starts nevertheless.
-            if self.context.in_cluster:
-                await update_configs(self.store, self.image, self.pause)
-                return
             await read_image(self.store, self.image)
             if self.is_active:
                 fenced = self.broker_id if new_leader_epochs else None
@@ -252,6 +243,37 @@ class Controller:
                 self.image.publish()
 
         await self._events.submit(EventKind.SESSION, "start", work)
+
+    async def _start_in_cluster(self) -> None:
+        """Take part in the election of the controller, and load the configurations, as a broker that has registered.
+
+        The broker starts nevertheless if its session expires: call `rejoin` then, as after every other expiry.
+        """
+        try:
+            await self._elect()
+            if self.is_active:
+                try:
+                    await self._take_over("the controller starts")
+                    return
+                except KafkaError as error:
+                    if not self._is_end_of_term(error):
+                        raise
+                    # Another broker became the controller meanwhile. This one starts nevertheless.
+            await self._store_changes.watch_all()
+            await update_configs(self.store, self.image, self.pause)
+        except SessionExpiredError as error:
+            if not self._is_end_of_term(error):
+                raise
+            logger.warning("the session with the metadata store expired while the broker started")
+
+    def _is_end_of_term(self, error: Exception) -> bool:
+        """Return whether an error means that this broker is not the controller any more, and goes on as a broker.
+
+        The session of a broker that stops ends as well; its start must fail then.
+        """
+        if isinstance(error, SessionExpiredError):
+            return self.context.role is not ControllerRole.STOPPED
+        return isinstance(error, KafkaError) and error.code is ErrorCode.NOT_CONTROLLER
 
     def _least_epoch(self, found: FoundEpochs) -> LeastEpoch:
         """Return the least leader epochs of all partitions. If the store is behind the log directories, log it."""
@@ -273,11 +295,14 @@ class Controller:
 
         async def work() -> None:
             assert self._broker is not None
+            # An earlier call may have begun this session, and what its caller did next has failed.
+            has_taken_over = self.is_active
             await self.store.renew()
             await self._registration.register(self._broker, self._restart)
             await self._elect()
             if self.context.in_cluster and self.is_active:
-                await self._take_over("a new session began")
+                if not has_taken_over:
+                    await self._take_over("a new session began")
             else:
                 await self._load_again("a new session began")
 
@@ -332,7 +357,8 @@ class Controller:
 
     async def _stop_abstaining(self) -> None:
         self._abstains = False
-        await self._events.submit(EventKind.CONTROLLER, "take part in elections again", self._follow_controller)
+        # Posted, so that it is repeated if it fails: there may be no controller, whose node would change.
+        self._events.post(EventKind.CONTROLLER, "take part in elections again", self._follow_controller)
 
     # Repetition of failed events and publications
 
@@ -573,8 +599,12 @@ class Controller:
         if written == stat.created_id and epoch != self.context.epoch:
             return self._begin_epoch(epoch, version, sessions)
         logger.warning("this broker owns the node of a controller that it is not, and removes it; another is elected")
-        with suppress(NoNodeError):
-            await self.store.delete(znodes.CONTROLLER)
+        try:
+            # An election since the read of the epoch changes its version: the node is that of another broker.
+            await self.store.transaction([Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)])
+        except TransactionError as error:
+            if not isinstance(error.cause, BadVersionError | NoNodeError):
+                raise
         return False
 
     def _on_resigned(self) -> None:
@@ -705,11 +735,11 @@ class Controller:
         if self.is_active:
             try:
                 await self._events.submit(EventKind.DELETION, "resume deletions", self.deletion.resume)
-            except KafkaError as error:
-                if error.code is not ErrorCode.NOT_CONTROLLER:
+                await self._finish(self.deletion.unfinished)
+            except (KafkaError, SessionExpiredError) as error:
+                if not self._is_end_of_term(error):
                     raise
                 # The next controller finds the marks. A broker can start, or begin a new session, nevertheless.
-            await self._finish(self.deletion.unfinished)
 
     def _resume_deletions(self) -> None:
         """Continue deletions that waited for a reassignment."""

@@ -1,11 +1,24 @@
 """The end of a controller's term: by others whose connections its address refuses, and during its own work."""
 
+from contextlib import suppress
+
+import pytest
+
+from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.controller import controller as controllers
 from odradek.replication.controller.states.partition_states import new_partition
 from odradek.replication.controller.topics.changes import NewTopic
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import TopicMetadata
-from odradek.replication.metadata.store import Create, Delete, Operation, SetData
+from odradek.replication.metadata.store import (
+    Create,
+    Delete,
+    Operation,
+    SessionExpiredError,
+    SetData,
+    StoreUnavailableError,
+    run_now,
+)
 from odradek.replication.tests.cluster_requests import create, delete, states, topic_id
 from odradek.replication.tests.cluster_support import Node, World
 
@@ -21,6 +34,15 @@ def refuse_each_other(world):
             node.controller.on_controller_refused(elected)
         world.executor.finish()
     return world.active.controller.epoch, later
+
+
+def claim_of_another() -> list[Operation]:
+    """The election of broker 2, after the node of the present controller was removed."""
+    return [
+        Delete(znodes.CONTROLLER),
+        Create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True),
+        SetData(znodes.CONTROLLER_EPOCH, b"99"),
+    ]
 
 
 def test_brokers_that_cannot_reach_each_other_do_not_replace_controllers_all_the_time():
@@ -64,16 +86,11 @@ def test_a_broker_whose_term_ends_while_it_starts_starts_nevertheless():
     world.crash(3)
     first = world.nodes[1] = Node(world, world.fakes[1])
     transaction = first.store.transaction
-    claim: list[Operation] = [
-        Delete(znodes.CONTROLLER),
-        Create(znodes.CONTROLLER, znodes.encode_controller(2, 0), ephemeral=True),
-        SetData(znodes.CONTROLLER_EPOCH, b"99"),
-    ]
 
     async def transact(operations):
         if any(operation.path == znodes.RESTARTS for operation in operations):
             first.store.transaction = transaction
-            await world.server.connect().transaction(claim)
+            await world.server.connect().transaction(claim_of_another())
         return await transaction(operations)
 
     first.store.transaction = transact
@@ -83,6 +100,194 @@ def test_a_broker_whose_term_ends_while_it_starts_starts_nevertheless():
     assert first.store.transaction is transaction
     assert not first.controller.is_active
     assert first.controller.image.controller_id == 2
+
+
+def test_a_broker_whose_term_ends_while_it_drops_old_notices_starts_nevertheless():
+    """Its start failed, because the error was expected only from its take-over."""
+    world = World()
+    for broker_id in (1, 2, 3):
+        world.crash(broker_id)
+    notice = Create(f"{znodes.LOG_DIR_EVENTS}/log_dir_event_", znodes.encode_log_dir_event(3), sequential=True)
+    run_now(world.observer.transaction([notice]))
+    first = world.nodes[1] = Node(world, world.fakes[1])
+    transaction = first.store.transaction
+
+    async def transact(operations):
+        if any(operation.path.startswith(znodes.LOG_DIR_EVENTS) for operation in operations):
+            first.store.transaction = transaction
+            await world.server.connect().transaction(claim_of_another())
+        return await transaction(operations)
+
+    first.store.transaction = transact
+    first.join()
+    world.executor.finish()
+    first.start.outcome()
+    assert first.store.transaction is transaction
+    assert not first.controller.is_active
+    assert first.controller.image.controller_id == 2
+
+
+def test_a_broker_whose_session_expires_while_it_takes_over_starts_nevertheless():
+    """It had registered, and its process ended, although it could begin a new session."""
+    world = World()
+    for broker_id in (1, 2, 3):
+        world.crash(broker_id)
+    first = world.nodes[1] = Node(world, world.fakes[1])
+    transaction = first.store.transaction
+
+    async def transact(operations):
+        if any(operation.path == znodes.RESTARTS for operation in operations):
+            first.store.transaction = transaction
+            world.server.expire(first.store)
+        return await transaction(operations)
+
+    first.store.transaction = transact
+    first.join()
+    world.executor.finish()
+    first.start.outcome()
+    assert not first.controller.is_active
+    first.rejoin()
+    world.executor.finish()
+    assert world.active is first
+    assert world.observer.session_id != first.store.session_id
+
+
+def test_a_controller_that_rejoins_again_does_not_take_over_twice():
+    """It forgot the failed replicas of other brokers, which are part of no later request in its term."""
+    world = World((1, 2))
+    create(world, "t", (2, 1))
+    world.fakes[2].failed.add(("t", 0))
+    world.run(world.nodes[2].controller.take_offline([("t", 0)]))
+    assert states(world, "t") == [(1, 1, (1,))]
+    world.server.expire(world.nodes[1].store)
+    world.server.expire(world.nodes[2].store)
+    world.run(world.nodes[1].controller.rejoin())
+    world.run(world.nodes[2].controller.rejoin())
+    first = world.active.controller
+    epoch = first.epoch
+    assert first.broker_id == 1
+    world.executor.finish()
+    before = states(world, "t"), first.image.partition("t", 0)
+    world.take()
+    # The server repeats it: what followed the first time has failed.
+    world.run(first.rejoin())
+    assert first.epoch == epoch
+    assert (states(world, "t"), first.image.partition("t", 0)) == before
+    assert world.take() == {}
+
+
+def test_the_end_of_abstention_is_repeated_when_it_fails():
+    """A cluster had no controller: nothing repeated the claim that this broker had not made while it abstained."""
+    world = World((1,))
+    controller, store = world.nodes[1].controller, world.nodes[1].store
+    later = []
+    controller.deletion.run_later = lambda delay_ms, task: later.append(task)
+    load_image, exists = controller._store_changes.load_image, store.exists
+
+    async def fail(*arguments):
+        raise StoreUnavailableError("access is denied")
+
+    def run_next():
+        with suppress(StoreUnavailableError):
+            world.run(later.pop(0)())
+
+    # Another event has failed, and the repetition of both events comes first.
+    controller._repeat_events()
+    controller._store_changes.load_image = fail
+    run_now(world.observer.delete(znodes.CONTROLLER))
+    world.executor.finish()
+    controller._store_changes.load_image = load_image
+    run_next()
+    assert not controller.is_active
+    store.exists = fail
+    run_next()
+    store.exists = exists
+    while later:
+        run_next()
+    assert controller.is_active
+
+
+def test_a_broker_does_not_remove_the_node_of_a_later_controller():
+    """The node that it had from a claim of unknown outcome was replaced while it read the epoch."""
+    world = World((1,))
+    first = world.nodes[1]
+    first.controller.context.resign("a claim had an unknown outcome")
+    get, later = first.store.get, world.server.connect()
+
+    async def get_late(path, watch=None):
+        node = await get(path, watch)
+        if path == znodes.CONTROLLER_EPOCH:
+            first.store.get = get
+            await later.transaction(claim_of_another())
+        return node
+
+    first.store.get = get_late
+    first.controller._on_resigned()
+    world.executor.finish()
+    assert first.store.get is get
+    assert run_now(later.exists(znodes.CONTROLLER)).ephemeral_owner == later.session_id
+    assert first.controller.image.controller_id == 2
+
+
+def test_a_session_that_expires_while_deletions_are_finished_is_no_error():
+    """The start of a broker failed: the removal of a topic was dropped from the queue."""
+    world = World()
+    create(world, "t", (1, 2, 3))
+    first = world.active
+    controller = first.controller
+    resume = controller.deletion.resume
+
+    async def resume_and_expire():
+        await resume()
+        controller.deletion._unfinished["t"] = None
+        submit = controller._events.submit
+
+        async def dropped(kind, description, work):
+            controller._events.submit = submit
+            world.server.expire(first.store)
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "the session with the metadata store expired")
+
+        controller._events.submit = dropped
+
+    controller.deletion.resume = resume_and_expire
+    world.run(controller.finish_deletions())
+    assert not controller.is_active
+
+
+def test_a_session_that_expires_while_marks_of_deletions_are_read_is_no_error():
+    """The start of a broker failed, although it could begin a new session."""
+    world = World()
+    first = world.active
+    get_children = first.store.get_children
+
+    async def expire_before(path, watch=None):
+        first.store.get_children = get_children
+        world.server.expire(first.store)
+        return await get_children(path, watch)
+
+    first.store.get_children = expire_before
+    world.run(first.controller.finish_deletions())
+    assert not first.controller.is_active
+
+
+def test_a_broker_that_is_stopped_while_it_starts_does_not_start():
+    """The store is closed, which is not the expiry of a session."""
+    world = World((1,))
+    world.crash(1)
+    first = world.nodes[1] = Node(world, world.fakes[1])
+    transaction = first.store.transaction
+
+    async def transact(operations):
+        if any(operation.path == znodes.RESTARTS for operation in operations):
+            first.controller.stop()
+            await first.store.close()
+        return await transaction(operations)
+
+    first.store.transaction = transact
+    first.join()
+    world.executor.finish()
+    with pytest.raises(SessionExpiredError):
+        first.start.outcome()
 
 
 def test_a_term_that_ends_while_deletions_are_resumed_is_no_error():

@@ -10,7 +10,7 @@ from odradek.replication.controller.registration import prepare_store
 from odradek.replication.controller.repetition import FIRST_REPETITION_MS
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
-from odradek.replication.metadata.store import StoreUnavailableError, run_now
+from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
 from odradek.server import broker_ids
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
@@ -98,3 +98,20 @@ def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):
     membership._post("configurations changed", fail)
     network.clock.pump([0, 0, FIRST_REPETITION_MS / 1000, 0, 0])
     assert reads == ["configurations", "features"]
+
+
+def test_a_session_that_expires_during_the_start_is_renewed_after_it():
+    """The controller relies on it: `Controller.start` is no error then."""
+    broker: Any = make_broker(FakeNetwork(), broker_id=1)
+    rejoined: list[bool] = []
+
+    async def rejoin():
+        rejoined.append(broker._is_running)
+
+    broker._membership.rejoin = rejoin
+    for event in (SessionEvent.DISCONNECTED, SessionEvent.EXPIRED, SessionEvent.CONNECTED):
+        broker._on_store_session(event)
+    assert rejoined == []
+    broker._is_running = True
+    broker._handle_missed_events()
+    assert rejoined == [True]
