@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from odradek.protocol.batches.record_batch import InvalidRecordError
@@ -117,8 +117,13 @@ def test_changed_bytes_have_the_same_result_as_in_the_whole(records, seed, data)
             return InvalidRecordError
         return None
 
+    try:
+        expected = outcome(whole)
+    except StepLimitError:
+        # A changed number of headers is too large for one step.
+        reject()
     stream = stream_of(bytes(payload), seed)
-    assert outcome(lambda: read_all(stream, len(records))) == outcome(whole)
+    assert outcome(lambda: read_all(stream, len(records))) == expected
 
 
 def test_many_headers_are_read_in_steps():

@@ -76,7 +76,7 @@ def test_a_record_is_produced_where_clients_produce_its_key(console, broker, adm
     console.get(f"{base}/key", 404)
     console.get(f"{base}/value", 404)
     assert "is not hexadecimal" in console.submit(path, {"value": "0g", "value_as": "hex"}, status=400).text
-    assert "has no leader" in console.submit(path, {"value": "x", "partition": "7"}, status=400).text
+    assert "has no partition 7" in console.submit(path, {"value": "x", "partition": "7"}, status=400).text
 
 
 def test_a_group_is_reset(console, broker, odradek, topic, unique):
