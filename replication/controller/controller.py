@@ -464,18 +464,13 @@ class Controller:
             if not self._may_remove:
                 logger.warning("the controller refuses connections; its session must expire broker=%d", broker_id)
                 return
-            # An election after this read changes the version.
             version = await read_node(self.store, znodes.CONTROLLER_EPOCH, lambda node: node.stat.version)
             if await load_controller(self.store) != refused:
                 return
             logger.warning("the controller refuses connections; another is elected broker=%d", broker_id)
-            try:
-                await self.store.transaction([Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)])
+            if await self._remove_controller(version):
                 self._may_remove = False
                 self.deletion.run_later(REMOVAL_INTERVAL_MS, self._allow_removal)
-            except TransactionError as error:
-                if not isinstance(error.cause, BadVersionError | NoNodeError):
-                    raise
 
         self._events.post(EventKind.CONTROLLER, "the controller refuses connections", work)
 
@@ -599,13 +594,22 @@ class Controller:
         if written == stat.created_id and epoch != self.context.epoch:
             return self._begin_epoch(epoch, version, sessions)
         logger.warning("this broker owns the node of a controller that it is not, and removes it; another is elected")
+        await self._remove_controller(version)
+        return False
+
+    async def _remove_controller(self, version: int) -> bool:
+        """Remove the controller's node; return False if it is gone.
+
+        An election since the controller epoch with this version was read has changed the version: the node is that of
+        another broker, and stays.
+        """
         try:
-            # An election since the read of the epoch changes its version: the node is that of another broker.
             await self.store.transaction([Check(znodes.CONTROLLER_EPOCH, version), Delete(znodes.CONTROLLER)])
         except TransactionError as error:
-            if not isinstance(error.cause, BadVersionError | NoNodeError):
-                raise
-        return False
+            if isinstance(error.cause, BadVersionError | NoNodeError):
+                return False
+            raise
+        return True
 
     def _on_resigned(self) -> None:
         """Read the controller's node again: while this session owns it, no other broker can become the controller."""

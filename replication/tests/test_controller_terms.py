@@ -1,6 +1,7 @@
 """The end of a controller's term: by others whose connections its address refuses, and during its own work."""
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -45,6 +46,23 @@ def claim_of_another() -> list[Operation]:
     ]
 
 
+def before_write(store, is_awaited, act):
+    """Await `act` once, before the first transaction with an operation on a path that `is_awaited`.
+
+    Return the method of the store that is in place again afterwards.
+    """
+    transaction = store.transaction
+
+    async def transact(operations):
+        if any(is_awaited(operation.path) for operation in operations):
+            store.transaction = transaction
+            await act()
+        return await transaction(operations)
+
+    store.transaction = transact
+    return transaction
+
+
 def test_brokers_that_cannot_reach_each_other_do_not_replace_controllers_all_the_time():
     """Connections that are rejected on the way look like those of a process that has ended."""
     world = World()
@@ -85,15 +103,8 @@ def test_a_broker_whose_term_ends_while_it_starts_starts_nevertheless():
     world.crash(2)
     world.crash(3)
     first = world.nodes[1] = Node(world, world.fakes[1])
-    transaction = first.store.transaction
-
-    async def transact(operations):
-        if any(operation.path == znodes.RESTARTS for operation in operations):
-            first.store.transaction = transaction
-            await world.server.connect().transaction(claim_of_another())
-        return await transaction(operations)
-
-    first.store.transaction = transact
+    elected = partial(world.server.connect().transaction, claim_of_another())
+    transaction = before_write(first.store, lambda path: path == znodes.RESTARTS, elected)
     first.join()
     world.executor.finish()
     first.start.outcome()
@@ -110,15 +121,8 @@ def test_a_broker_whose_term_ends_while_it_drops_old_notices_starts_nevertheless
     notice = Create(f"{znodes.LOG_DIR_EVENTS}/log_dir_event_", znodes.encode_log_dir_event(3), sequential=True)
     run_now(world.observer.transaction([notice]))
     first = world.nodes[1] = Node(world, world.fakes[1])
-    transaction = first.store.transaction
-
-    async def transact(operations):
-        if any(operation.path.startswith(znodes.LOG_DIR_EVENTS) for operation in operations):
-            first.store.transaction = transaction
-            await world.server.connect().transaction(claim_of_another())
-        return await transaction(operations)
-
-    first.store.transaction = transact
+    elected = partial(world.server.connect().transaction, claim_of_another())
+    transaction = before_write(first.store, lambda path: path.startswith(znodes.LOG_DIR_EVENTS), elected)
     first.join()
     world.executor.finish()
     first.start.outcome()
@@ -133,15 +137,11 @@ def test_a_broker_whose_session_expires_while_it_takes_over_starts_nevertheless(
     for broker_id in (1, 2, 3):
         world.crash(broker_id)
     first = world.nodes[1] = Node(world, world.fakes[1])
-    transaction = first.store.transaction
 
-    async def transact(operations):
-        if any(operation.path == znodes.RESTARTS for operation in operations):
-            first.store.transaction = transaction
-            world.server.expire(first.store)
-        return await transaction(operations)
+    async def expire():
+        world.server.expire(first.store)
 
-    first.store.transaction = transact
+    before_write(first.store, lambda path: path == znodes.RESTARTS, expire)
     first.join()
     world.executor.finish()
     first.start.outcome()

@@ -309,8 +309,9 @@ class GroupReader:
         ends, self._ends = self._ends, {}
         if not self._commits or not messages:
             return
+        lasts = {(message.topic(), message.partition()): message.offset() for message in messages}
         positions = {
-            (message.topic() or "", message.partition() or 0): (message.offset() or 0) + 1 for message in messages
+            (topic or "", partition or 0): (offset or 0) + 1 for (topic, partition), offset in lasts.items()
         }
         for key, (last, end) in ends.items():
             if positions.get(key) == last + 1:

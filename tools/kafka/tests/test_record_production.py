@@ -32,6 +32,6 @@ def test_partitions_of_keys():
 )
 def test_a_partition_that_cannot_be_written(partition, error):
     partitions = [SimpleNamespace(partition_index=index, leader_id=leader) for index, leader in enumerate((3, -1))]
-    cluster: Any = SimpleNamespace(fetch_topics=lambda names: [SimpleNamespace(partitions=partitions)])
+    cluster: Any = SimpleNamespace(fetch_topics=lambda names: [SimpleNamespace(name="t", partitions=partitions)])
     with pytest.raises(RequestError, match=error):
         produce_record(cluster, "t", partition, None, b"v", (), 0)

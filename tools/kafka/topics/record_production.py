@@ -11,6 +11,7 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.tools.kafka.cluster import Cluster, RequestError, make_error
+from odradek.tools.kafka.topics.offsets import check_partitions, find_leaders
 
 _TIMEOUT_MS: Final = 10_000
 _ACKS_ALL: Final = -1
@@ -53,14 +54,11 @@ def produce_record(
     timestamp_ms: int,
 ) -> int:
     """Append a record, acknowledged by all in-sync replicas; return its offset. Raises RequestError."""
-    [found] = cluster.fetch_topics([topic])
-    leaders = {one.partition_index: one.leader_id for one in found.partitions}
-    if partition not in leaders:
-        raise RequestError(
-            "UNKNOWN_TOPIC_OR_PARTITION",
-            f"topic {topic} has no partition {partition}, only 0 to {len(leaders) - 1}",
-        )
-    if leaders[partition] < 0:
+    where = topic, partition
+    leaders = find_leaders(cluster, [topic])
+    check_partitions([where], leaders)
+    leader = leaders[where]
+    if leader < 0:
         raise RequestError("LEADER_NOT_AVAILABLE", f"{topic}-{partition} has no leader")
     batch = build_batch([(timestamp_ms, key, value, tuple(headers))])
     request = ProduceRequest(
@@ -72,7 +70,7 @@ def produce_record(
             )
         ],
     )
-    response = cluster.broker(leaders[partition]).send(request, ProduceResponse, _PRODUCE_VERSION)
+    response = cluster.broker(leader).send(request, ProduceResponse, _PRODUCE_VERSION)
     [[result]] = [each.partition_responses for each in response.responses]
     if result.error_code:
         raise make_error(result.error_code, result.error_message, f"{topic}-{partition}")
