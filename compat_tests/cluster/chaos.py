@@ -22,7 +22,7 @@ from typing import Any
 
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from compat_tests.cluster.copying import PartitionCopier
+from compat_tests.cluster.copying import PartitionCopier, difference
 from compat_tests.cluster.faults import Faults, broker_name, zookeeper_name
 from compat_tests.cluster.links import Links
 from compat_tests.cluster.proxies import HOST
@@ -135,7 +135,9 @@ class Chaos:
         written, copied = (read_whole(servers, topic, 1, "read_committed") for topic in (INPUT, COPY))
         complaints += check_log(self._ledgers([source]), written, committed_only=True)
         assert not complaints, f"{len(complaints)} violations\n{shown(complaints)}"
-        assert [record.value for record in copied[0]] == [record.value for record in written[0]], "the copy differs"
+        assert [record.value for record in copied[0]] == [record.value for record in written[0]], (
+            f"the copy differs after {copier.runs} processes: {difference(written[0], copied[0])}"
+        )
         directories = {number: broker.data_dir for number, broker in self._cluster.brokers.items()}
         for topic, state in states.items():
             wait_until_equal(directories, topic, state)

@@ -2,9 +2,12 @@
 
 import subprocess
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from compat_tests.apache_kafka import tools
+from compat_tests.kill.history import Stored
 from compat_tests.limits import COPIED_S
 
 TRANSACTION_SIZE = 500
@@ -73,3 +76,16 @@ class PartitionCopier:
                 if self._abandoned.is_set():
                     return None
         return None
+
+
+def difference(written: Sequence[Stored], copied: Sequence[Stored]) -> str:
+    """Describe how a copy differs: the numbers of records, the first that differ, and what is missing and doubled."""
+    counts = Counter(record.value for record in copied)
+    missing = [record for record in written if not counts[record.value]]
+    doubled = [record for record in copied if counts[record.value] > 1]
+    first = next((pair for pair in zip(written, copied, strict=False) if pair[0].value != pair[1].value), None)
+    return (
+        f"{len(written)} records were written and {len(copied)} copied; first difference {first}; "
+        f"{len(missing)} are missing {missing[:2]}..{missing[-1:]}; "
+        f"{len(doubled)} are doubled {doubled[:4]}..{doubled[-1:]}"
+    )
