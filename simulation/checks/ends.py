@@ -44,7 +44,7 @@ def _check_leader_epochs(evidence: Evidence) -> Iterator[Violation]:
     A leader that has been replaced without its notice still lists the end that it has, at any time. A later leader
     lists no end until its high watermark has reached the start of its epoch, which no earlier leader's passes
     (KIP-207). Fetches return its high watermark before that. After an unclean election this holds for the epochs from
-    its own on.
+    its own on. Of the last stable offsets only those that were listed count for later epochs (`_is_lasting`).
     """
     elected: dict[Partition, list[int]] = defaultdict(list)
     for election in evidence.history.unclean_elections:
@@ -61,7 +61,7 @@ def _check_leader_epochs(evidence: Evidence) -> Iterator[Violation]:
             known = [*_list_known(ends, f"returned before in leader epoch {epoch}")]
             listed = [end for end in ends if not end.is_fetched]
             yield from _check_falls(partition, isolation, listed, [earlier, *known], f" in leader epoch {epoch}")
-            latest = max(end.offset for end in ends)
+            latest = max((end.offset for end in ends if _is_lasting(end)), default=-1)
             if latest > earlier.offset:
                 earlier = _Known(-1, latest, f"returned in leader epoch {epoch}")
 
@@ -79,7 +79,7 @@ def _check_after_faults(evidence: Evidence) -> Iterator[Violation]:
     for partition in evidence.partitions:
         for isolation in Isolation:
             ends = found[partition, isolation]
-            known = [*_list_known(ends, "listed before")]
+            known = [*_list_known(filter(_is_lasting, ends), "listed before")]
             log = evidence.final_log(partition, isolation)
             if log is not None and not evidence.is_deleted(partition[0]):
                 final = EndOffset("the final read", _AT_THE_END, partition, isolation, log.end_offset)
@@ -88,6 +88,16 @@ def _check_after_faults(evidence: Evidence) -> Iterator[Violation]:
                 known += _list_acknowledged(evidence, partition, 0)
             later = [end for end in ends if end.invoked.order > settled and not end.is_fetched]
             yield from _check_falls(partition, isolation, later, known)
+
+
+def _is_lasting(end: EndOffset) -> bool:
+    """Return whether no later leader may return an end below this one.
+
+    A replica that loads its producers from a snapshot (in Kafka's format) does not find transactions there whose
+    markers are above the high watermark. Until this reaches the start of its epoch, its fetches return a last stable
+    offset above their first offsets. A leader without these markers gets them from the coordinators again.
+    """
+    return not end.is_fetched or end.isolation is Isolation.READ_UNCOMMITTED
 
 
 def _list_known(ends: Iterable[EndOffset], source: str) -> Iterator[_Known]:
