@@ -52,6 +52,8 @@ class OdradekCluster(ManagedProcess):
         that is less, and min.insync.replicas permits the loss of one
     zookeeper_connect: address of an existing ZooKeeper; None starts one
     zookeeper_servers: size of the ensemble that is started
+    zookeeper_class_path: class path of its servers; None for the jars in the pyspark wheel, of version 3.9.3, of which
+        an ensemble may lose transactions when its leaders are killed (ZOOKEEPER-4925)
     session_timeout_ms: zookeeper.session.timeout.ms, after which a broker that hangs is removed from the cluster
     awaits_all: `start` returns when each broker has all brokers in its metadata, so that replicas can be assigned; else
         when each accepts connections, also if brokers cannot connect to each other
@@ -69,6 +71,7 @@ class OdradekCluster(ManagedProcess):
         size: int = 3,
         zookeeper_connect: str | None = None,
         zookeeper_servers: int = 1,
+        zookeeper_class_path: str | None = None,
         session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
         awaits_all: bool = True,
         directory: str | os.PathLike[str] | None = None,
@@ -78,7 +81,9 @@ class OdradekCluster(ManagedProcess):
         self.directory = Path(tempfile.mkdtemp(prefix="odradek-cluster-") if directory is None else directory)
         self.zookeeper: ZooKeeperEnsemble | None = None
         if zookeeper_connect is None:
-            self.zookeeper = ZooKeeperEnsemble(zookeeper_servers, directory=self.directory / "zookeeper")
+            self.zookeeper = ZooKeeperEnsemble(
+                zookeeper_servers, directory=self.directory / "zookeeper", class_path=zookeeper_class_path
+            )
             zookeeper_connect = self.zookeeper.connect
         self.zookeeper_connect = zookeeper_connect
         self._session_timeout_ms = session_timeout_ms

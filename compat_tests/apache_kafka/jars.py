@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from odradek.server.cluster_tools.zookeeper_server import find_class_path
+
 KAFKA_VERSION = "4.3.0"
 SPARK_VERSION = "4.0.0"
 SCALA_VERSION = "2.13"
@@ -90,6 +92,20 @@ KAFKA_APPLICATIONS = JarSet(
     ),
 )
 
+# Servers of an ensemble that loses no transaction when its leaders are killed. Version 3.9.3, which is in the pyspark
+# wheel, does (ZOOKEEPER-4925). The other jars that a server needs are in the wheel.
+ZOOKEEPER = JarSet(
+    "zookeeper-3.9.5",
+    (
+        Module(
+            "org.apache.zookeeper",
+            "zookeeper",
+            "3.9.5",
+            tuple((group, "*") for group in ("io.netty", "ch.qos.logback", "org.slf4j", "commons-io", "commons-cli")),
+        ),
+    ),
+)
+
 # The last series whose names are those of the example rules; later ones add suffixes to counters.
 JMX_EXPORTER = JarSet("jmx-exporter-0.20.0", (Module("io.prometheus.jmx", "jmx_prometheus_javaagent", "0.20.0"),))
 
@@ -119,7 +135,8 @@ ICEBERG = JarSet(
 )
 
 ALL = (
-    KAFKA, KAFKA_WITH_ZOOKEEPER, KAFKA_APPLICATIONS, JMX_EXPORTER, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG,
+    KAFKA, KAFKA_WITH_ZOOKEEPER, KAFKA_APPLICATIONS, ZOOKEEPER,
+    JMX_EXPORTER, SPARK_KAFKA, POSTGRESQL, SQLITE, DELTA, ICEBERG,
 )  # fmt: skip
 
 
@@ -172,6 +189,11 @@ def applications_classpath() -> str:
 def zookeeper_mode_jars() -> list[Path]:
     """Return the jars of Apache Kafka 3.9's broker with its ZooKeeper client and server."""
     return ensure(KAFKA_WITH_ZOOKEEPER)
+
+
+def zookeeper_classpath() -> str:
+    """Return the class path of servers of an ensemble of ZooKeeper."""
+    return os.pathsep.join([*map(str, ensure(ZOOKEEPER)), find_class_path()])
 
 
 def jmx_exporter_jar() -> Path:

@@ -22,6 +22,7 @@ from typing import Any
 
 from kafka.admin import KafkaAdminClient, NewTopic
 
+from compat_tests.apache_kafka.jars import zookeeper_classpath
 from compat_tests.cluster.copying import PartitionCopier, difference
 from compat_tests.cluster.faults import Faults, broker_name, zookeeper_name
 from compat_tests.cluster.links import Links
@@ -73,7 +74,12 @@ class Chaos:
         self._directory = directory
         self._seed = seed
         self._log = log
-        self._cluster = OdradekCluster(PROPERTIES, directory=directory / "cluster", zookeeper_servers=zookeeper_servers)
+        self._cluster = OdradekCluster(
+            PROPERTIES,
+            directory=directory / "cluster",
+            zookeeper_servers=zookeeper_servers,
+            zookeeper_class_path=zookeeper_classpath(),
+        )
         brokers = self._cluster.brokers.items()
         self._links = Links({broker_name(number): f"{broker.directory}/" for number, broker in brokers})
         self.faults = Faults(self._cluster, self._links, Random(seed), log, first_fault)

@@ -94,8 +94,9 @@ def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, time
     log: dict[int, list[Stored]] = {p: [] for p in range(partitions)}
     try:
         wanted = []
+        ends = {}
         for partition in log:
-            first, _ = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
+            first, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)
             wanted.append(TopicPartition(topic, partition, first))
         consumer.assign(wanted)
         unfinished = set(log)
@@ -103,13 +104,16 @@ def read_whole(bootstrap: str, topic: str, partitions: int, isolation: str, time
         while unfinished:
             assert time.monotonic() < give_up_at, f"no end of partitions {unfinished} of {topic} in {timeout_s} s"
             for message in consumer.consume(1000, timeout=0.2):
-                error = message.error()
+                error, index, offset = message.error(), message.partition(), message.offset()
                 if error is None:
-                    index, offset, value = message.partition(), message.offset(), message.value()
+                    value = message.value()
                     assert index is not None and offset is not None and value is not None
                     log[index].append(Stored(offset, value))
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    unfinished.discard(message.partition())
+                    # A new leader's high watermark may be behind the end that it lists.
+                    assert index is not None and offset is not None
+                    if offset >= ends[index]:
+                        unfinished.discard(index)
                 elif not error.retriable():
                     raise AssertionError(f"reading {topic}: {error}")
     finally:

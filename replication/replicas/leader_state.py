@@ -23,6 +23,13 @@ NEVER: Final = -(1 << 62)
 CONFIRMED_WITHIN_MS: Final = 1_000
 """A fetch of a follower confirms the leadership for this time: twice the default of replica.fetch.wait.max.ms."""
 
+PROVED_BY_FETCH_WAITS: Final = 4
+"""A fetch before the last one proves the leadership for so many replica.fetch.wait.max.ms: idle followers send a fetch
+in each, so that the one before the last is up to two old; more, because a busy follower fetches later."""
+
+USUAL_FETCH_WAIT_MAX_MS: Final = 500
+"""Default of replica.fetch.wait.max.ms."""
+
 DOUBTED_WITHIN_MS: Final = 120_000
 """Time after the last fetch of a follower in which a leadership that is not confirmed is doubtful to consumers."""
 
@@ -56,7 +63,7 @@ class IsrChangeSender(Protocol):
 class Replication:
     """The parts of a cluster member that its leaders use. `throttle` is None if there is none."""
 
-    __slots__ = ("image", "isr_changes", "lag_time_max_ms", "monotonic_ms", "throttle")
+    __slots__ = ("image", "isr_changes", "lag_time_max_ms", "monotonic_ms", "proved_within_ms", "throttle")
 
     def __init__(
         self,
@@ -65,12 +72,14 @@ class Replication:
         monotonic_ms: Callable[[], int],
         lag_time_max_ms: int,
         throttle: "Throttle | None" = None,
+        fetch_wait_max_ms: int = USUAL_FETCH_WAIT_MAX_MS,
     ) -> None:
         self.image = image
         self.isr_changes = isr_changes
         self.monotonic_ms = monotonic_ms
         self.lag_time_max_ms = lag_time_max_ms
         self.throttle = throttle
+        self.proved_within_ms = PROVED_BY_FETCH_WAITS * max(fetch_wait_max_ms, USUAL_FETCH_WAIT_MAX_MS)
 
 
 class FetchTimes(Protocol):
@@ -78,6 +87,8 @@ class FetchTimes(Protocol):
 
     fetched_ms: int
     """Time of the last fetch."""
+    proved_ms: int
+    """Time of the fetch before the last one."""
 
 
 class Follower:
@@ -88,7 +99,7 @@ class Follower:
     """
 
     __slots__ = (
-        "_caught_up_ms", "_fetch_ms", "_times", "broker_epoch", "leader_end_offset", "log_end_offset",
+        "_caught_up_ms", "_fetch_ms", "_proved_ms", "_times", "broker_epoch", "leader_end_offset", "log_end_offset",
         "log_start_offset",
     )  # fmt: skip
 
@@ -97,6 +108,7 @@ class Follower:
         self.log_start_offset = -1
         self._caught_up_ms = NEVER
         self._fetch_ms = NEVER
+        self._proved_ms = NEVER
         self._times: FetchTimes | None = None
         self.leader_end_offset = -1
         self.broker_epoch = NO_BROKER_EPOCH
@@ -111,6 +123,15 @@ class Follower:
         """Return the time of the last fetch."""
         return self._fetch_ms if self._times is None else self._times.fetched_ms
 
+    @property
+    def proved_ms(self) -> int:
+        """Return a time at which the follower certainly followed this leader, in its epoch.
+
+        It sent its last fetch after the response to the one before, perhaps long before the leader read it: the process
+        or the network may have been suspended meanwhile. This is the time of the fetch before the last one.
+        """
+        return self._proved_ms if self._times is None else self._times.proved_ms
+
     def begin_to_repeat(self, times: FetchTimes) -> None:
         """Record that all fetches are as the last one, which found the follower caught up, until `end_to_repeat`."""
         self._times = times
@@ -118,14 +139,14 @@ class Follower:
     def end_to_repeat(self, times: FetchTimes) -> None:
         """Record each fetch by `record_fetch` again, because the leader's log has changed or `times` have ended."""
         if self._times is times:
-            self._set_times(times.fetched_ms, times.fetched_ms)
+            self._set_times(times.fetched_ms, times.fetched_ms, times.proved_ms)
 
-    def _set_times(self, fetch_ms: int, caught_up_ms: int) -> None:
-        self._fetch_ms, self._caught_up_ms, self._times = fetch_ms, caught_up_ms, None
+    def _set_times(self, fetch_ms: int, caught_up_ms: int, proved_ms: int) -> None:
+        self._fetch_ms, self._caught_up_ms, self._proved_ms, self._times = fetch_ms, caught_up_ms, proved_ms, None
 
     def begin_to_follow(self, caught_up_ms: int) -> None:
         """Begin to follow a new leader."""
-        self._set_times(NEVER, caught_up_ms)
+        self._set_times(NEVER, caught_up_ms, caught_up_ms)
 
     def record_fetch(
         self, log_end_offset: int, log_start_offset: int, leader_end_offset: int, monotonic_ms: int
@@ -144,7 +165,9 @@ class Follower:
         self.log_start_offset = log_start_offset
         if leader_end_offset > self.leader_end_offset:
             self.leader_end_offset = leader_end_offset
-        self._set_times(monotonic_ms, caught_up_ms)
+        # The times of a session may contain this fetch already.
+        proved_ms = self.proved_ms if self.fetch_ms >= monotonic_ms else max(self.fetch_ms, self.proved_ms)
+        self._set_times(monotonic_ms, caught_up_ms, proved_ms)
 
     def begin_epoch(self, leader_end_offset: int, monotonic_ms: int, *, is_in_sync: bool) -> None:
         """Continue under the same leader in a new leader epoch.
@@ -153,7 +176,7 @@ class Follower:
         """
         self.leader_end_offset = leader_end_offset
         begun_ms = monotonic_ms if is_in_sync else NEVER
-        self._set_times(begun_ms, begun_ms)
+        self._set_times(begun_ms, begun_ms, begun_ms)
 
 
 class LeaderState:
@@ -225,6 +248,20 @@ class LeaderState:
             return False
         least_ms = self._cluster.monotonic_ms() - DOUBTED_WITHIN_MS
         return any(max(one.fetch_ms, one.caught_up_ms) >= least_ms for one in self._list_in_sync())
+
+    def is_proved(self) -> bool:
+        """Return whether a follower in sync has proved lately that this broker leads, or there is none.
+
+        For state of which a client must not get an old version; `is_confirmed` is for errors, and may be true for some
+        milliseconds after a pause of the process. Without any fetch for DOUBTED_WITHIN_MS the followers are down.
+        """
+        cluster, followers = self._cluster, self._list_in_sync()
+        if cluster is None or not followers:
+            return True
+        monotonic_ms = cluster.monotonic_ms()
+        if any(follower.proved_ms >= monotonic_ms - cluster.proved_within_ms for follower in followers):
+            return True
+        return all(max(one.fetch_ms, one.proved_ms) < monotonic_ms - DOUBTED_WITHIN_MS for one in followers)
 
     def _list_in_sync(self) -> list[Follower]:
         """Return the followers in the maximal ISR."""

@@ -470,6 +470,11 @@ class Partition:
     def _may_be_replaced(self) -> bool:
         return self._leader_state is not None and self._leader_state.may_be_replaced()
 
+    @property
+    def is_leadership_proved(self) -> bool:
+        """Return whether followers in sync have proved lately that no other broker leads, or there are none."""
+        return self._leader_state is None or self._leader_state.is_proved()
+
     @staticmethod
     def _describe_unconfirmed(what: object) -> str:
         return f"no follower in sync has fetched lately, and {what}"

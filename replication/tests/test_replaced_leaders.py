@@ -2,7 +2,7 @@
 
 from odradek.protocol.errors import ErrorCode as E
 from odradek.protocol.records import build_batch
-from odradek.replication.replicas.leader_state import CONFIRMED_WITHIN_MS, DOUBTED_WITHIN_MS
+from odradek.replication.replicas.leader_state import CONFIRMED_WITHIN_MS, DOUBTED_WITHIN_MS, PROVED_BY_FETCH_WAITS
 from odradek.replication.tests.leading import Leader
 from odradek.replication.tests.test_leader import fails
 
@@ -72,3 +72,51 @@ def test_a_leader_whose_follower_may_have_been_added_may_be_replaced():
     epoch = leader.partition.leader_epoch + 1
     fails(E.UNKNOWN_LEADER_EPOCH, leader.partition.offset_for_leader_epoch, epoch)
     fails(E.NOT_LEADER_OR_FOLLOWER, leader.partition.read, 4, 1000)
+
+
+def test_a_fetch_proves_the_leadership_at_the_time_of_the_fetch_before():
+    """The last one may have waited in a socket while the leader was suspended, and replaced."""
+    leader = Leader((1, 2, 3))
+    leader.append(3)
+    partition, within_ms = leader.partition, PROVED_BY_FETCH_WAITS * 500
+    assert partition.is_leadership_proved
+    leader.fetch(2, 3, after_ms=100)
+    leader.fetch(2, 3, after_ms=400)
+    leader.now_ms = 100 + within_ms
+    assert partition.is_leadership_proved
+    leader.now_ms += 1
+    assert not partition.is_leadership_proved
+    leader.fetch(2, 3, after_ms=800)
+    assert not partition.is_leadership_proved
+    leader.fetch(2, 3)
+    assert not partition.is_leadership_proved
+    leader.fetch(2, 3, after_ms=1)
+    assert partition.is_leadership_proved
+
+
+def test_a_leader_without_followers_in_sync_needs_no_proof():
+    leader = Leader((1, 2))
+    leader.append(1)
+    leader.fetch(2, 1, after_ms=100)
+    leader.now_ms += 10_000
+    assert not leader.partition.is_leadership_proved
+    leader.apply(isr=(1,), partition_epoch=11)
+    assert leader.partition.is_leadership_proved
+
+
+def test_after_a_long_time_without_fetches_the_followers_are_down():
+    leader = Leader((1, 2))
+    leader.append(1)
+    leader.fetch(2, 1, after_ms=100)
+    leader.now_ms += DOUBTED_WITHIN_MS
+    assert not leader.partition.is_leadership_proved
+    leader.now_ms += 1
+    assert leader.partition.is_leadership_proved
+
+
+def test_a_new_leader_needs_no_fetch_at_first():
+    leader = Leader((1, 2))
+    leader.now_ms += 60_000
+    assert not leader.partition.is_leadership_proved
+    leader.apply(leader_epoch=6, partition_epoch=12)
+    assert leader.partition.is_leadership_proved

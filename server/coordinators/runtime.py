@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_TIMER_S: Final = 3600.0
+_PROOF_PAUSE_S: Final = 0.05
 _RECORDS_PER_BATCH: Final = 1000
 """Maximum number of records in a batch of independent records, such as the tombstones of expired offsets."""
 _BATCH_BYTES: Final = 65_536
@@ -159,6 +160,30 @@ class CoordinatorRuntime(ABC, Generic[S]):
         if load is None:
             return None
         return load.add(lambda: f"coordinator {self.topic}-{index}: its load", in_order=in_order)
+
+    def is_proved(self, key: str) -> bool:
+        """Return whether this broker, if it is the coordinator of a key, has certainly not been replaced.
+
+        A broker that was suspended or cut off does not notice at once that another one is the coordinator.
+        """
+        context = self._contexts.get(self.index_of(key))
+        return context is None or context.partition.is_leadership_proved
+
+    async def await_proof(self, key: str) -> bool:
+        """Wait until `is_proved`. Returns False if it is not when a write would time out."""
+        deadline_s = self._reactor.seconds() + self._write_timeout_ms / 1000
+        while not self.is_proved(key):
+            if self._reactor.seconds() >= deadline_s:
+                return False
+            pause: Deferred[None] = Deferred()
+            self._reactor.callLater(_PROOF_PAUSE_S, pause.callback, None)
+            await pause
+        return True
+
+    @property
+    def absent_shard(self) -> S:
+        """A shard that rejects all requests with NOT_COORDINATOR."""
+        return self._absent
 
     def _begin_waits(self, index: int) -> LoadWaits:
         def on_continued(waits: LoadWaits) -> None:

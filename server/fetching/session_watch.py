@@ -9,6 +9,7 @@ reads it, until it is settled again. Retention wakes no partition: every SWEEP_M
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from odradek.replication.replicas.leader_state import NEVER
 from odradek.server.fetching.limited_read import FetchTarget
 from odradek.server.fetching.session_cache import FetchPartition, PartitionKey
 
@@ -58,18 +59,21 @@ class SessionWatch:
     """The state of one session's partitions.
 
     follower_id: the broker that fetches
-    fetched_ms: time of the last fetch, on the monotonic clock (`leader_state.FetchTimes`)
+    fetched_ms, proved_ms: time of the last fetch, and of the one before, on the monotonic clock
+        (`leader_state.FetchTimes`)
     unsettled: partitions to read, those that were read last at the end
     operation: the fetch that waits
     """
 
-    __slots__ = ("_is_released", "_swept_ms", "_targets", "fetched_ms", "follower_id", "operation", "unsettled")
+    __slots__ = (
+        "_is_released", "_swept_ms", "_targets", "fetched_ms", "follower_id", "operation", "proved_ms", "unsettled",
+    )  # fmt: skip
 
     def __init__(self, follower_id: int) -> None:
         self.follower_id = follower_id
         self._is_released = False
         self._swept_ms: int | None = None
-        self.fetched_ms = 0
+        self.fetched_ms = self.proved_ms = NEVER
         self._targets: dict[PartitionKey, WatchedTarget] = {}
         self.operation: DelayedOperation[Any] | None = None
         self.unsettled: dict[PartitionKey, None] = {}
@@ -78,7 +82,7 @@ class SessionWatch:
         self, partitions: "Mapping[PartitionKey, FetchPartition]", monotonic_ms: int
     ) -> "Mapping[PartitionKey, FetchPartition]":
         """Return the partitions that a new fetch reads."""
-        self.fetched_ms = monotonic_ms
+        self.proved_ms, self.fetched_ms = self.fetched_ms, monotonic_ms
         if self._swept_ms is None or monotonic_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = monotonic_ms
             self.unsettled = dict.fromkeys(partitions)
@@ -122,7 +126,7 @@ class SessionWatch:
         target = self._targets.get(key)
         if target is None or not self._is_caught_up(parameters, target.partition):
             return None
-        self.fetched_ms = monotonic_ms
+        self.proved_ms, self.fetched_ms = self.fetched_ms, monotonic_ms
         target.requested = parameters
         # Of an earlier fetch: a retry that measures the partition subtracts it from the total.
         target.available_bytes = 0

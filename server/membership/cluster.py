@@ -151,7 +151,11 @@ class ClusterMembership:
             config.node_id, lambda: self.broker_epoch, self.controller_requests, self._delay, pacing.start
         )
         self.replication = Replication(
-            metadata, self._isr_changes, environment.monotonic_ms, config.replica_lag_time_max_ms
+            metadata,
+            self._isr_changes,
+            environment.monotonic_ms,
+            config.replica_lag_time_max_ms,
+            fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
         )
 
     def _make_channels(self) -> TcpBrokerChannels:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from twisted.internet.defer import Deferred
+
 from odradek.coordinator.groups import responses
 from odradek.coordinator.groups.offset_commands import PreparedCommit
 from odradek.coordinator.groups.offset_wire import (
@@ -39,8 +41,6 @@ from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Slice
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
-
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.request import Reply, RequestContext
@@ -163,12 +163,20 @@ def _fetch_group(
     """Fetch a few partitions in each step; all offsets are as of the first step.
 
     First the load of the shard is awaited, because librdkafka does not repeat the request of an application. A group
-    whose shard resigns meanwhile gets the error.
+    whose shard resigns meanwhile gets the error. With `require_stable` the client continues a transactional job at the
+    offset, and would repeat its work from an old one: the coordinator must certainly not have been replaced.
     """
-    while (load := services.groups.wait_for_load(group.group_id, in_order=False)) is not None:
+    groups, is_proved = services.groups, True
+    while (load := groups.wait_for_load(group.group_id, in_order=False)) is not None:
         yield load
+    if require_stable and not groups.is_proved(group.group_id):
+        proofs: list[bool] = []
+        yield Deferred.fromCoroutine(groups.await_proof(group.group_id)).addCallback(proofs.append)
+        is_proved = proofs == [True]
+        while (load := groups.wait_for_load(group.group_id, in_order=False)) is not None:
+            yield load
     topics, may_describe = TopicLookup(services.metadata), _find_filter(context)
-    shard = services.groups.shard(services.groups.index_of(group.group_id))
+    shard = groups.shard(groups.index_of(group.group_id)) if is_proved else groups.absent_shard
     is_all = group.topics is None
     wanted: Iterable[OffsetFetchRequestTopics] = group.topics or []
     if is_all:
