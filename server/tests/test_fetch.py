@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from odradek.log.segments.tests.test_transaction_index import calls_of
 from odradek.log.segments.transaction_index import AbortedTransaction
-from odradek.log.tests.test_transaction_index import calls_of
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.protocol.messages.fetch import (

@@ -6,7 +6,7 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from odradek.log.tests.test_long_validation import many, raw_batch
+from odradek.log.validation.tests.test_long_validation import many, raw_batch
 from odradek.protocol.batches.batch_builder import build_batch
 from odradek.protocol.batches.compression import Codec
 from odradek.protocol.batches.record_batch import HEADER, read_header

@@ -9,11 +9,11 @@ from twisted.internet.task import Clock
 
 from odradek.coordinator.transactions.producer_ids import ProducerIdManager
 from odradek.log.background.tasks import run_inline
+from odradek.log.management.tests.test_closing import Syncs
 from odradek.log.storage.checkpoints import read_offsets
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import folders, opened
-from odradek.log.tests.test_closing import Syncs
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.create_partitions import (

@@ -7,6 +7,7 @@ import pytest
 
 from odradek.log.background.tasks import Done
 from odradek.log.log_manager import LogManager
+from odradek.log.management.tests.test_topic_id_sync import kill
 from odradek.log.storage import checkpoints
 from odradek.log.storage.filesystem import ShortageError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
@@ -21,7 +22,6 @@ from odradek.log.tests.managers import (
     refuse_new_files,
     served,
 )
-from odradek.log.tests.test_topic_id_sync import kill
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import ErrorCode, KafkaError
 

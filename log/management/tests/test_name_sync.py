@@ -8,11 +8,11 @@ import pytest
 from odradek.log.background.tasks import run_inline
 from odradek.log.log_manager import LogManager
 from odradek.log.management.removals import Removals
+from odradek.log.management.tests.test_closing import DIRECTORY, Syncs
 from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, MemoryLock
 from odradek.log.storage.name_sync import SYNC_INTERVAL_MS
 from odradek.log.tests.managers import TOPIC_ID, opened, run_due, run_until
-from odradek.log.tests.test_closing import DIRECTORY, Syncs
 from odradek.log.tests.threads import Threads
 
 

@@ -9,11 +9,7 @@ import pytest
 from odradek.log.background.tasks import run_inline
 from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
-from odradek.log.partition_log import PartitionLog
-from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
-from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
-from odradek.log.tests.managers import TOPIC_ID, append, folders, known, make_manager, run_due, run_until, served
-from odradek.log.tests.test_moves import (
+from odradek.log.moves.tests.test_moves import (
     KEY,
     SMALL_SEGMENTS,
     A,
@@ -27,6 +23,10 @@ from odradek.log.tests.test_moves import (
     other,
     values,
 )
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
+from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
+from odradek.log.tests.managers import TOPIC_ID, append, folders, known, make_manager, run_due, run_until, served
 from odradek.log.tests.threads import Threads
 from odradek.protocol.types import ZERO_UUID
 

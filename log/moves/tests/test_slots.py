@@ -5,10 +5,10 @@ import errno
 from odradek.log.log_manager import LogManager
 from odradek.log.management.log_table import Key
 from odradek.log.moves.move import ReplicaMove
+from odradek.log.moves.tests.test_moves import SMALL_SEGMENTS, A, B, Throttle, open_manager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import TOPIC_ID, append, opened, run_due, run_until
-from odradek.log.tests.test_moves import SMALL_SEGMENTS, A, B, Throttle, open_manager
 from odradek.log.tests.threads import Threads
 
 C = "/data/c"

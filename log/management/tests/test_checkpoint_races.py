@@ -10,6 +10,7 @@ import pytest
 from odradek.log.background.tasks import run_inline
 from odradek.log.log_manager import LogManager
 from odradek.log.management import checkpoint_task
+from odradek.log.management.tests.test_closing import Syncs
 from odradek.log.partition_log import PartitionLog
 from odradek.log.state import LogState
 from odradek.log.storage import checkpoints
@@ -18,7 +19,6 @@ from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.managers import NEW_ID, TOPIC_ID, append, crash_at_each_change, opened, run_until, truncate
-from odradek.log.tests.test_closing import Syncs
 from odradek.log.tests.threads import Threads
 
 pytestmark = pytest.mark.slow

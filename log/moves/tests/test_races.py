@@ -8,6 +8,19 @@ import pytest
 from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
 from odradek.log.moves.move import ReplicaMove
+from odradek.log.moves.tests.test_moves import (
+    KEY,
+    A,
+    B,
+    begin,
+    content,
+    create,
+    move_until_served,
+    numbered,
+    open_manager,
+    other,
+    values,
+)
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import RECOVERY_POINTS_FILE, REPLACED_REPLICA_FILE, read_offsets
 from odradek.log.storage.filesystem import ExhaustedError
@@ -22,19 +35,6 @@ from odradek.log.tests.managers import (
     run_until,
     served,
     truncate,
-)
-from odradek.log.tests.test_moves import (
-    KEY,
-    A,
-    B,
-    begin,
-    content,
-    create,
-    move_until_served,
-    numbered,
-    open_manager,
-    other,
-    values,
 )
 from odradek.log.tests.threads import Threads
 from odradek.log.truncation import LogTruncation

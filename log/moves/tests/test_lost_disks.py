@@ -7,6 +7,20 @@ import pytest
 from odradek.log.background.tasks import Done, run_inline
 from odradek.log.log_manager import LogManager
 from odradek.log.management.loading import DuplicateLogError
+from odradek.log.moves.tests.test_crashes import crash_at_each_change, stop_between_the_renames
+from odradek.log.moves.tests.test_moves import (
+    KEY,
+    SMALL_SEGMENTS,
+    A,
+    B,
+    begin,
+    create,
+    move_until_served,
+    numbered,
+    open_manager,
+    other,
+    values,
+)
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.checkpoints import REPLACED_REPLICA_FILE
 from odradek.log.storage.filesystem import File
@@ -21,20 +35,6 @@ from odradek.log.tests.managers import (
     run_due,
     run_until,
     served,
-)
-from odradek.log.tests.test_move_crashes import crash_at_each_change, stop_between_the_renames
-from odradek.log.tests.test_moves import (
-    KEY,
-    SMALL_SEGMENTS,
-    A,
-    B,
-    begin,
-    create,
-    move_until_served,
-    numbered,
-    open_manager,
-    other,
-    values,
 )
 from odradek.log.tests.threads import Threads
 from odradek.protocol.errors import KafkaError
