@@ -13,9 +13,9 @@ from odradek.protocol import codec
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.messages.produce import ProduceResponse
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.network.connection import Connection

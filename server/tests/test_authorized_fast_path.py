@@ -16,8 +16,8 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, topic, transaction
 from odradek.server.dispatch import Dispatch

@@ -15,8 +15,8 @@ from odradek.log.background.tasks import run_inline
 from odradek.log.storage.checkpoints import read_clean_shutdown
 from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.replication.controller.admin.tests.test_topic_admin import create, delete, new
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
-from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.broker import Broker, BrokerStartError, handle_signals
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment

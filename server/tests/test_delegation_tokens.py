@@ -19,7 +19,7 @@ from odradek.protocol.messages.describe_delegation_token import (
 from odradek.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from odradek.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
-from odradek.replication.tests.test_delegation_tokens import Member
+from odradek.replication.metadata.tests.test_delegation_tokens import Member
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.handlers.security import delegation_tokens as handlers

@@ -18,10 +18,10 @@ from odradek.protocol.messages.delete_records import (
     DeleteRecordsRequestDeleteRecordsPartition,
     DeleteRecordsRequestDeleteRecordsTopic,
 )
+from odradek.replication.controller.admin.tests.test_topic_admin import create, delete, new
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.records.delete_records import delete_records
 from odradek.server.request import RequestContext
 from odradek.server.work.slices import Slices

@@ -16,8 +16,8 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.store import run_now
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection import Connection
 from odradek.server.request import RequestContext

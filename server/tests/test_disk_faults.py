@@ -32,10 +32,10 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch, iter_batches, iter_records
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import run_now
 from odradek.replication.tests.support import Cluster, memory_logs
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.handlers.coordinators.group_offsets import offset_commit, offset_fetch
 from odradek.server.handlers.records.produce import produce

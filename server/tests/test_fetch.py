@@ -20,10 +20,10 @@ from odradek.protocol.messages.fetch import (
     FetchRequestForgottenTopic,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.store import run_now
 from odradek.replication.replicas.partition import READ_COMMITTED
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.config import BrokerConfig
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache

@@ -22,8 +22,8 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import stamp_timestamps
+from odradek.replication.controller.admin.tests.test_topic_admin import create, delete, new
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.records.list_offsets import list_offsets
 from odradek.server.handlers.records.produce import produce
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext

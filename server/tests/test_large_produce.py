@@ -18,11 +18,11 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.metadata.store import run_now
 from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators import transaction_verification
 from odradek.server.dispatch import Dispatch
 from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation

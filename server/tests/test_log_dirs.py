@@ -17,8 +17,8 @@ from odradek.protocol.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequestAlterReplicaLogDirTopic,
 )
 from odradek.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
+from odradek.replication.controller.admin.tests.test_topic_admin import create, delete, new
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.handlers.topics.log_dirs import (
     alter_replica_log_dirs,
     alter_replica_log_dirs_error,

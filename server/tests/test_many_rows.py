@@ -23,9 +23,9 @@ from odradek.protocol.messages import offset_delete as od
 from odradek.protocol.messages import offset_fetch as of
 from odradek.protocol.messages import offset_for_leader_epoch as epochs
 from odradek.protocol.schema import Message
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.coordinators.groups import GroupCoordinatorRuntime
 from odradek.server.handlers.coordinators import find_coordinator, group_offsets
 from odradek.server.handlers.records import delete_records, list_offsets

@@ -17,10 +17,10 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint, PartitionMetadata
 from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
 from odradek.server.handlers.records.produce import produce
 from odradek.server.network.connection import Connection

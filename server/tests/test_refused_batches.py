@@ -14,9 +14,9 @@ from odradek.protocol.messages.produce import (
     ProduceResponse,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.image import PartitionMetadata
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection import Connection
 from odradek.server.refused_batches import MOST_LATER_BATCHES

@@ -12,7 +12,7 @@ from odradek.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
 )
 from odradek.replication.metadata.image import BrokerMetadata, ClusterMetadata, Endpoint
-from odradek.replication.tests.test_partition import leader
+from odradek.replication.replicas.tests.test_partition import leader
 from odradek.server.brokers.channel import TcpBrokerChannel, TcpBrokerChannels
 from odradek.server.brokers.channel_pool import ChannelPool
 from odradek.server.coordinators.remote_verification import RemoteCoordinators

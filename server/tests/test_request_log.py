@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from odradek.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from odradek.protocol.messages.metadata import MetadataRequest
-from odradek.replication.tests.test_config_admin import BROKER, DELETE, LOGGER, SET, resources
+from odradek.replication.controller.admin.tests.test_config_admin import BROKER, DELETE, LOGGER, SET, resources
 from odradek.server.event_log.json_lines import JsonFormatter
 from odradek.server.event_log.request_log import (
     MAX_COMPLETED_AT_ONCE,

@@ -10,6 +10,7 @@ from twisted.internet.task import Clock
 from odradek.protocol.access_control import Operation, Permission, ResourceType
 from odradek.protocol.errors import KafkaError
 from odradek.replication.controller.acl_changes import AclChanges
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.controller.events import EventLoop, ImmediateExecutor
 from odradek.replication.controller.registration import prepare_store
 from odradek.replication.controller.token_changes import TokenChanges, TokenSettings
@@ -22,7 +23,6 @@ from odradek.replication.metadata.loader import load_image
 from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
 from odradek.replication.pauses import no_pause
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.security.sasl.scram_users import Deletion, ScramUsers, Upsertion
 from odradek.server.stores.sqlite import SETTLE_INTERVAL_S, SqliteMetadataStore
 

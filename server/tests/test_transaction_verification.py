@@ -22,7 +22,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.replication.replicas.partition import Partition
-from odradek.replication.tests.test_partition import leader
+from odradek.replication.replicas.tests.test_partition import leader
 from odradek.server.coordinators.transaction_verification import (
     PARTITIONS_PER_STEP,
     ClientSupport,
