@@ -20,7 +20,7 @@ from odradek.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequestWritableTxnMarkerTopic,
     WriteTxnMarkersResponse,
 )
-from odradek.server.tests.test_broker_channel_process import Caller
+from odradek.server.brokers.tests.test_channel_process import Caller
 from odradek.server.tests.wire import Wire, until
 
 

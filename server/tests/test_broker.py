@@ -21,7 +21,7 @@ from odradek.server.broker import Broker, BrokerStartError, handle_signals
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.network.write_coalescer import WriteCoalescer
-from odradek.server.tests.test_failing_store import FailingServer
+from odradek.server.tests.faults.test_failing_store import FailingServer
 
 
 def test_a_broker_without_a_log_directory_stops_once_as_failed():

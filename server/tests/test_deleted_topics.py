@@ -20,10 +20,10 @@ from odradek.replication.controller.admin.tests.test_topic_admin import create, 
 from odradek.replication.metadata.store import run_now
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection import Connection
+from odradek.server.network.tests.test_connection import Transport
 from odradek.server.request import RequestContext
+from odradek.server.tests.faults.test_failing_store import FailingServer
 from odradek.server.tests.test_broker import started
-from odradek.server.tests.test_connection import Transport
-from odradek.server.tests.test_failing_store import FailingServer
 from odradek.server.tests.wire import request_frame
 
 BY_NAME, BY_ID = 11, 13
