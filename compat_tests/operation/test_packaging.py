@@ -11,7 +11,7 @@ import pytest
 from odradek.server.cli import make_parser
 from odradek.server.config import load_config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGING = ROOT / "packaging"
 
 

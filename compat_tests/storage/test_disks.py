@@ -16,8 +16,12 @@ import pytest
 from compat_tests import bad_frames, limits, processes
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, wait_until
-from compat_tests.kill.damage import DAMAGES, check_read, read_until_error
-from compat_tests.kill.disks import (
+from compat_tests.kill.history import Entry, Fate, Ledger, Log, check_log, shown
+from compat_tests.kill.load import read_whole, running
+from compat_tests.kill.transactional import ConfluentTransactionalWriter
+from compat_tests.kill.writers import ConfluentWriter, Writer, wait_for_first_answers
+from compat_tests.storage.damage import DAMAGES, check_read, read_until_error
+from compat_tests.storage.disks import (
     LOSE_WHAT_WAS_NOT_SYNCED,
     SYNC_FIRST,
     Disk,
@@ -25,10 +29,6 @@ from compat_tests.kill.disks import (
     image_disk,
     memory_disk,
 )
-from compat_tests.kill.history import Entry, Fate, Ledger, Log, check_log, shown
-from compat_tests.kill.load import read_whole, running
-from compat_tests.kill.transactional import ConfluentTransactionalWriter
-from compat_tests.kill.writers import ConfluentWriter, Writer, wait_for_first_answers
 from odradek.testing import BrokerFailedError, OdradekBroker
 
 KAFKA_STORAGE_ERROR = 56

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from compat_tests.clients.common import wait_until
+from compat_tests.metrics.prometheus_server import MONITORING, PrometheusServer, needs_prometheus
 from compat_tests.metrics_samples import scrape
-from compat_tests.prometheus_server import MONITORING, PrometheusServer, needs_prometheus
 from odradek.server.tests.wire import Wire, until
 from odradek.testing_cluster import OdradekCluster
 from odradek.tools.cli.main import main

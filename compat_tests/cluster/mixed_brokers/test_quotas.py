@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests.administration.test_client_quotas import CONSUMER, PRODUCER, REQUEST, Client
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
-from compat_tests.test_client_quotas import CONSUMER, PRODUCER, REQUEST, Client
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(400)]
 

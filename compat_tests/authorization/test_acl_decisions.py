@@ -13,7 +13,7 @@ from odradek.server.security.authorization.tests.rule_sets import Question, all_
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("kafka_jars")]
 
-PROGRAM = Path(__file__).parent / "apache_kafka" / "AuthorizerDecisions.java"
+PROGRAM = Path(__file__).parents[1] / "apache_kafka" / "AuthorizerDecisions.java"
 RULE_SETS = 80
 SIZES = (1, 2, 3, 5, 8, 13, 40)
 

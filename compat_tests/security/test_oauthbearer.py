@@ -20,7 +20,7 @@ from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import QUICK_JVM
 from compat_tests.clients.common import wait_until
 from compat_tests.http_server import serving
-from compat_tests.test_tls import first_error, round_trip
+from compat_tests.security.test_tls import first_error, round_trip
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import make_jwk, make_key_set, private_key, sign
 from odradek.testing import OdradekBroker
 

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from compat_tests import limits
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
+from compat_tests.authorization.test_acls import describe
 from compat_tests.clients.common import wait_until
-from compat_tests.test_acls import describe
 from odradek.testing import OdradekBroker
 
 AUTHORIZER = {

@@ -11,11 +11,11 @@ from kafka import KafkaConsumer, KafkaProducer
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from compat_tests import kerberos
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
 from compat_tests.cluster.status import show_status
-from compat_tests.kerberos import REALM, Kdc
+from compat_tests.security import kerberos
+from compat_tests.security.kerberos import REALM, Kdc
 from odradek.server.security.sasl.kerberos.names import parse_rule
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.testing_cluster import OdradekCluster

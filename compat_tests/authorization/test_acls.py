@@ -24,8 +24,8 @@ from kafka.admin import ResourceType as KafkaResourceType
 from kafka.errors import SecurityDisabledError
 
 from compat_tests import limits
-from compat_tests.acl_requests import answer_all
 from compat_tests.apache_kafka.tools import ACLS, ToolResult, run
+from compat_tests.authorization.acl_requests import answer_all
 from compat_tests.backends import BROKERS, Broker
 from odradek.testing import OdradekBroker
 

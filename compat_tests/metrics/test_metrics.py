@@ -19,7 +19,7 @@ from compat_tests.apache_kafka import jars
 from compat_tests.apache_kafka.broker import QUICK_JVM, ApacheKafkaBroker
 from compat_tests.conftest import NO_RETENTION_CHECKS, SHARED_PROPERTIES
 from compat_tests.metrics_samples import Scrape, get_status, scrape
-from compat_tests.test_sasl_wire import Client, ClosedError
+from compat_tests.security.test_sasl_wire import Client, ClosedError
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.api_versions import ApiVersionsRequest
 from odradek.protocol.records import build_batch
@@ -29,7 +29,7 @@ from odradek.tools.cli.main import main
 
 pytestmark = pytest.mark.timeout(limits.TEST_S)
 
-RULES = Path(__file__).parent / "apache_kafka" / "jmx_exporter"
+RULES = Path(__file__).parents[1] / "apache_kafka" / "jmx_exporter"
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 RECORDS = 1000
 VALUE = b"x" * 100

@@ -18,8 +18,8 @@ from compat_tests.clients.common import wait_until
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
 from compat_tests.cluster.status import show_status
 from compat_tests.http_server import serving
-from compat_tests.test_oauthbearer import HANDLER, LOGIN_HANDLER, LOGIN_MODULE, PREFIX
-from compat_tests.test_tls import round_trip
+from compat_tests.security.test_oauthbearer import HANDLER, LOGIN_HANDLER, LOGIN_MODULE, PREFIX
+from compat_tests.security.test_tls import round_trip
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import (
     make_jwk,
     make_key_set,

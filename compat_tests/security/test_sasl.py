@@ -27,7 +27,7 @@ from compat_tests.apache_kafka import tools
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
 from compat_tests.sasl_users import PLAIN_MODULE, SCRAM_MODULE, add_user, add_users
-from compat_tests.test_tls import Certificates, first_error, round_trip
+from compat_tests.security.test_tls import Certificates, first_error, round_trip
 from odradek.testing import OdradekBroker
 from odradek.testing_cluster import OdradekCluster
 

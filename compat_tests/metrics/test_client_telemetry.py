@@ -16,14 +16,14 @@ from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.apache_kafka.programs import compile_program
 from compat_tests.backends import Broker
 from compat_tests.clients.common import wait_until
-from compat_tests.telemetry_requests import Asker, answer_changes, answer_pushes, list_advertised
+from compat_tests.metrics.telemetry_requests import Asker, answer_changes, answer_pushes, list_advertised
 from odradek.protocol.batches.compression import Codec, compress
 from odradek.server.telemetry.tests.otlp_messages import encode, gauge, number
 from odradek.testing import OdradekBroker
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("kafka_jars")]
 
-RECEIVER = Path(__file__).parent / "apache_kafka" / "TelemetryReceiver.java"
+RECEIVER = Path(__file__).parents[1] / "apache_kafka" / "TelemetryReceiver.java"
 LOGGER = "server.telemetry.client_telemetry"
 METRICS = compress(Codec.ZSTD, encode(gauge("org.apache.kafka.a", number(1))))
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
-from compat_tests import kerberos
 from compat_tests.apache_kafka import tools
 from compat_tests.apache_kafka.broker import QUICK_JVM
-from compat_tests.kerberos import REALM, Kdc
+from compat_tests.security import kerberos
+from compat_tests.security.kerberos import REALM, Kdc
 from odradek.server.security.sasl.kerberos.names import parse_rule
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.testing import OdradekBroker

@@ -16,7 +16,7 @@ import pytest
 from compat_tests import processes
 from odradek.server.tests.wire import until
 
-MONITORING = Path(__file__).parents[1] / "docs" / "monitoring"
+MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
 ALERTS = MONITORING / "alerts.yml"
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,

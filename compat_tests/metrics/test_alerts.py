@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from compat_tests.metrics.prometheus_server import ALERTS, needs_prometheus
 from compat_tests.metrics_samples import Scrape, scrape
-from compat_tests.prometheus_server import ALERTS, needs_prometheus
 from odradek.server.tests.wire import until
 from odradek.testing import OdradekBroker
 
