@@ -1,7 +1,7 @@
 """Requests about users, quotas and delegation tokens.
 
 Without authentication no client may have a delegation token, so that requests about tokens get the same error with all
-rights: `test_delegation_tokens` tests those of authenticated clients.
+rights: `security/test_delegation_tokens` tests those of authenticated clients.
 """
 
 from typing import Final

@@ -10,4 +10,6 @@
 - `copying`: Kafka's TransactionalMessageCopier during faults
 - `chaos`: all of these with clients in Python and Java, for any time: python -m compat_tests.cluster.chaos
 - `replicas`: state of partitions, and comparison of the logs of all replicas
+- `status`: `odradek cluster status`, run with the properties of a client
+- `failover`, `mixed_brokers`, `administration`: tests
 """

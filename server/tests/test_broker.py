@@ -15,13 +15,13 @@ from odradek.log.background.tasks import run_inline
 from odradek.log.storage.checkpoints import read_clean_shutdown
 from odradek.log.storage.filesystem import LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.replication.controller.admin.tests.test_topic_admin import create, delete, new
 from odradek.replication.metadata.store import StoreUnavailableError, run_now
-from odradek.replication.tests.test_topic_admin import create, delete, new
 from odradek.server.broker import Broker, BrokerStartError, handle_signals
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.network.write_coalescer import WriteCoalescer
-from odradek.server.tests.test_failing_store import FailingServer
+from odradek.server.tests.faults.test_failing_store import FailingServer
 
 
 def test_a_broker_without_a_log_directory_stops_once_as_failed():

@@ -16,14 +16,14 @@ from odradek.protocol.messages.produce import (
     ProduceRequestTopicProduceData,
 )
 from odradek.protocol.records import build_batch
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.metadata.store import run_now
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.dispatch import Dispatch
 from odradek.server.network.connection import Connection
+from odradek.server.network.tests.test_connection import Transport
 from odradek.server.request import RequestContext
+from odradek.server.tests.faults.test_failing_store import FailingServer
 from odradek.server.tests.test_broker import started
-from odradek.server.tests.test_connection import Transport
-from odradek.server.tests.test_failing_store import FailingServer
 from odradek.server.tests.wire import request_frame
 
 BY_NAME, BY_ID = 11, 13

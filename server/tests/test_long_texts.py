@@ -6,9 +6,9 @@ from odradek.protocol.errors import MAX_MESSAGE_LENGTH, ErrorCode, KafkaError, s
 from odradek.protocol.messages.create_topics import CreateTopicsRequest
 from odradek.protocol.messages.describe_groups import DescribeGroupsRequest
 from odradek.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
-from odradek.replication.tests.test_config_admin import SET, TOPIC, resources
-from odradek.replication.tests.test_topic_admin import new
-from odradek.server.tests.test_group_restart import await_coordinator
+from odradek.replication.controller.admin.tests.test_config_admin import SET, TOPIC, resources
+from odradek.replication.controller.admin.tests.test_topic_admin import new
+from odradek.server.tests.faults.test_group_restart import await_coordinator
 from odradek.server.tests.wire import Wire
 from odradek.testing import OdradekBroker
 

@@ -13,8 +13,8 @@ from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.handlers.records.produce import produce
 from odradek.server.network.connection import Connection
+from odradek.server.network.tests.test_connection import Transport, frame
 from odradek.server.request import CloseConnection, RequestContext
-from odradek.server.tests.test_connection import Transport, frame
 from odradek.server.work.slices import Slices
 
 HEARTBEAT_KEY = 12

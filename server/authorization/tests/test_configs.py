@@ -18,8 +18,8 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic

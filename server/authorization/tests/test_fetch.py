@@ -11,9 +11,9 @@ from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic
 from odradek.server.handlers.records import fetch as fetch_module
+from odradek.server.handlers.records.tests import test_fetch as fetching
+from odradek.server.handlers.records.tests.test_fetch import LATEST, UNKNOWN_ID, World, errors, sizes
 from odradek.server.request import RequestContext
-from odradek.server.tests import test_fetch as fetching
-from odradek.server.tests.test_fetch import LATEST, UNKNOWN_ID, World, errors, sizes
 
 E = ErrorCode
 REFUSED = E.TOPIC_AUTHORIZATION_FAILED

@@ -16,8 +16,8 @@ from odradek.protocol.messages.describe_topic_partitions import (
 )
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from odradek.protocol.types import ZERO_UUID
+from odradek.replication.controller.admin.tests.test_topic_admin import create, new
 from odradek.replication.tests.support import Cluster
-from odradek.replication.tests.test_topic_admin import create, new
 from odradek.server.apis import APIS
 from odradek.server.authorization.stage import AuthorizationStage
 from odradek.server.authorization.tests.support import ListedRights, cluster, topic

@@ -12,7 +12,7 @@ from odradek.server.config.properties_file import read_properties
 from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.oauthbearer import retrievers
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import private_key, sign
-from odradek.server.tests.test_scram import run
+from odradek.server.security.sasl.tests.test_scram import run
 from odradek.tools.kafka.connection.client_login import ClientLogin
 from odradek.tools.kafka.connection.client_security import make_client_security
 

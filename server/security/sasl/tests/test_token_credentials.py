@@ -16,9 +16,9 @@ from odradek.server.security.sasl.mechanism import SaslError
 from odradek.server.security.sasl.scram import ScramExchange
 from odradek.server.security.sasl.scram_credentials import SCRAM_MECHANISMS, ScramMechanism
 from odradek.server.security.sasl.settings import MechanismSettings, make_client_settings
+from odradek.server.security.sasl.tests.test_scram import run
 from odradek.server.security.sasl.token_credentials import MAX_CREDENTIALS, TokenCredentials, TokenSecret
 from odradek.server.security.sasl.unknown_users import UnknownUsers
-from odradek.server.tests.test_scram import run
 
 HMAC = bytes(range(64))
 TOKEN = TokenSecret("User:a:lice", 5000, HMAC)

@@ -16,7 +16,7 @@ from odradek.server.security.sasl.oauthbearer.jwt_validator import Claims
 from odradek.server.security.sasl.oauthbearer.tests.token_issuer import CLAIMS, private_key, sign
 from odradek.server.security.sasl.oauthbearer.token_login import RenewalSettings
 from odradek.server.security.sasl.oauthbearer.unsecured_tokens import make_unsecured_token
-from odradek.server.tests.test_scram import run
+from odradek.server.security.sasl.tests.test_scram import run
 
 NOW_MS = 1_700_000_000_500
 SUB = {"unsecuredLoginStringClaim_sub": "broker"}

@@ -1,0 +1,1 @@
+"""Commands and tools that administer a cluster: reassignments, elections, topics, groups and status."""

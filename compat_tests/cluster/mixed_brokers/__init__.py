@@ -1,0 +1,1 @@
+"""Clusters of Odradek's and Apache Kafka 3.9's brokers, and their common layout in ZooKeeper."""

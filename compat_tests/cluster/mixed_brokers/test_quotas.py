@@ -1,0 +1,50 @@
+"""Quotas that are set on a broker of either kind apply to all brokers of a mixed cluster."""
+
+from pathlib import Path
+
+import pytest
+
+from compat_tests.administration.test_client_quotas import CONSUMER, PRODUCER, REQUEST, Client
+from compat_tests.clients.common import wait_until
+from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
+
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(400)]
+
+FROM_ODRADEK, FROM_KAFKA = "set at odradek", "set/at kafka %"
+
+
+def is_throttled(port: int, client_id: str) -> bool:
+    """Return whether a client that has used its quota gets the longest throttle time of a request quota."""
+    with Client(port, client_id) as client:
+        client.heartbeat()
+    with Client(port, client_id) as client:
+        return client.heartbeat() == 1000
+
+
+def test_a_quota_set_on_either_kind_applies_to_both(tmp_path: Path) -> None:
+    with MixedCluster({1: ODRADEK, 2: KAFKA}, tmp_path) as cluster:
+        for number in (2, 1):
+            cluster.start(number)
+        servers = cluster.bootstrap_servers.split(",")
+        ports = {number: int(server.rpartition(":")[2]) for number, server in zip((1, 2), servers, strict=True)}
+        for number, name in ((1, FROM_ODRADEK), (2, FROM_KAFKA)):
+            with Client(ports[number], "admin") as admin:
+                admin.set({"user": "ANONYMOUS", "client-id": name}, **{REQUEST: 0.001, PRODUCER: 5.0})
+        for port in ports.values():
+            for name in (FROM_ODRADEK, FROM_KAFKA):
+                wait_until(lambda port=port, name=name: is_throttled(port, name))  # type: ignore[misc]
+        described = []
+        for port in ports.values():
+            with Client(port, "admin") as admin:
+                found = admin.describe([])[2] or []
+                described.append({tuple(sorted(entity, key=str)): quotas for entity, quotas in found})
+        assert described[0] == described[1]
+        assert len(described[0]) == 2
+        # A change at one broker keeps what the other has set, and a removal reaches the other.
+        with Client(ports[1], "admin") as admin:
+            admin.set({"user": "ANONYMOUS", "client-id": FROM_KAFKA}, **{REQUEST: None, CONSUMER: 7.0})
+        with Client(ports[2], "admin") as admin:
+            expected = {PRODUCER: 5.0, CONSUMER: 7.0}
+            components: list[tuple[str, int, str | None]] = [("client-id", 0, FROM_KAFKA)]
+            wait_until(lambda: [one[1] for one in admin.describe(components)[2] or []] == [expected])
+        wait_until(lambda: not is_throttled(ports[2], FROM_KAFKA))

@@ -1,0 +1,1 @@
+"""Transactions: client libraries, coordinators and partitions, compared with Apache Kafka."""

@@ -1,0 +1,1 @@
+"""Requests, responses and connections on the wire: bad input, limits, and details of responses."""
