@@ -128,10 +128,14 @@ class Chaos:
             for topic in TOPICS:
                 wait_until_in_sync(admin, topic)
             everything = [*writers, source]
-            with running([copier]), running(readers), running(everything):
-                wait_for_first_answers(everything)
-                self._run_faults(seconds, everything, [*readers, copier])
-                wait_for_answers([writer for writer in everything if not isinstance(writer, TransactionalWriter)])
+            with running([copier]):
+                with running(readers), running(everything):
+                    wait_for_first_answers(everything)
+                    self._run_faults(seconds, everything, [*readers, copier])
+                    wait_for_answers([writer for writer in everything if not isinstance(writer, TransactionalWriter)])
+                # The last process of the copier ends at the end that a leader lists, which has not been replaced then.
+                for topic in (*TOPICS, *INTERNAL_TOPICS):
+                    wait_until_in_sync(admin, topic)
             states = {topic: wait_until_in_sync(admin, topic) for topic in (*TOPICS, *INTERNAL_TOPICS)}
         complaints = [trouble for reader in readers for trouble in reader.troubles] + copier.troubles
         for isolation, of in seen.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.replication.metadata.image import NO_BROKER_EPOCH, ClusterMetadata
+from odradek.replication.metadata.store import SessionEvent
 from odradek.replication.replicas.isr import IsrChange, IsrPhase, IsrState
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ in each, so that the one before the last is up to two old; more, because a busy 
 
 USUAL_FETCH_WAIT_MAX_MS: Final = 500
 """Default of replica.fetch.wait.max.ms."""
+
+SETTLED_AFTER_MS: Final = 30_000
+"""Time after the loss of the session with the metadata store in which the controller's requests arrive."""
+
+FOREVER: Final = 1 << 62
+"""A time after all times of the monotonic clock."""
 
 DOUBTED_WITHIN_MS: Final = 120_000
 """Time after the last fetch of a follower in which a leadership that is not confirmed is doubtful to consumers."""
@@ -63,7 +70,10 @@ class IsrChangeSender(Protocol):
 class Replication:
     """The parts of a cluster member that its leaders use. `throttle` is None if there is none."""
 
-    __slots__ = ("image", "isr_changes", "lag_time_max_ms", "monotonic_ms", "proved_within_ms", "throttle")
+    __slots__ = (
+        "_doubtful_until_ms", "_proved_within_ms", "image", "isr_changes", "lag_time_max_ms", "monotonic_ms",
+        "throttle",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -79,7 +89,22 @@ class Replication:
         self.monotonic_ms = monotonic_ms
         self.lag_time_max_ms = lag_time_max_ms
         self.throttle = throttle
-        self.proved_within_ms = PROVED_BY_FETCH_WAITS * max(fetch_wait_max_ms, USUAL_FETCH_WAIT_MAX_MS)
+        self._proved_within_ms = PROVED_BY_FETCH_WAITS * max(fetch_wait_max_ms, USUAL_FETCH_WAIT_MAX_MS)
+        self._doubtful_until_ms = NEVER
+
+    def on_session(self, event: SessionEvent) -> None:
+        """Doubt leaderships while the session with the metadata store is lost, and some time after it."""
+        is_connected = event is SessionEvent.CONNECTED
+        self._doubtful_until_ms = self.monotonic_ms() + SETTLED_AFTER_MS if is_connected else FOREVER
+
+    def find_proof_limit_ms(self, asked_ms: int) -> int:
+        """Return the time after which a follower must have followed this leader, to prove that no other one leads.
+
+        asked_ms: arrival of the request that needs the proof. In doubt only later times prove something; otherwise also
+        some before, less than a session timeout ago: the controller elects no other leader within that.
+        """
+        monotonic_ms = self.monotonic_ms()
+        return asked_ms if monotonic_ms < self._doubtful_until_ms else monotonic_ms - self._proved_within_ms
 
 
 class FetchTimes(Protocol):
@@ -146,7 +171,7 @@ class Follower:
 
     def begin_to_follow(self, caught_up_ms: int) -> None:
         """Begin to follow a new leader."""
-        self._set_times(NEVER, caught_up_ms, caught_up_ms)
+        self._set_times(NEVER, caught_up_ms, NEVER)
 
     def record_fetch(
         self, log_end_offset: int, log_start_offset: int, leader_end_offset: int, monotonic_ms: int
@@ -176,7 +201,7 @@ class Follower:
         """
         self.leader_end_offset = leader_end_offset
         begun_ms = monotonic_ms if is_in_sync else NEVER
-        self._set_times(begun_ms, begun_ms, begun_ms)
+        self._set_times(begun_ms, begun_ms, NEVER)
 
 
 class LeaderState:
@@ -249,19 +274,21 @@ class LeaderState:
         least_ms = self._cluster.monotonic_ms() - DOUBTED_WITHIN_MS
         return any(max(one.fetch_ms, one.caught_up_ms) >= least_ms for one in self._list_in_sync())
 
-    def is_proved(self) -> bool:
-        """Return whether a follower in sync has proved lately that this broker leads, or there is none.
+    def is_proved(self, min_isr: int, asked_ms: int) -> bool:
+        """Return whether followers in sync have proved that no other leader can have committed anything.
 
         For state of which a client must not get an old version; `is_confirmed` is for errors, and may be true for some
-        milliseconds after a pause of the process. Without any fetch for DOUBTED_WITHIN_MS the followers are down.
+        milliseconds after a pause of the process. A leader elected meanwhile is a member of the ISR, and commits
+        nothing without `min_isr` replicas, of which none is this one or follows it. Without enough live members of the
+        ISR nothing is proved until the controller has removed the others.
+        asked_ms: see `Replication.find_proof_limit_ms`
         """
-        cluster, followers = self._cluster, self._list_in_sync()
-        if cluster is None or not followers:
+        followers = self._list_in_sync()
+        if self._cluster is None or not followers:
             return True
-        monotonic_ms = cluster.monotonic_ms()
-        if any(follower.proved_ms >= monotonic_ms - cluster.proved_within_ms for follower in followers):
-            return True
-        return all(max(one.fetch_ms, one.proved_ms) < monotonic_ms - DOUBTED_WITHIN_MS for one in followers)
+        limit_ms = self._cluster.find_proof_limit_ms(asked_ms)
+        proved = sum(follower.proved_ms > limit_ms for follower in followers)
+        return proved >= min(len(followers), len(self.followers) + 1 - min_isr)
 
     def _list_in_sync(self) -> list[Follower]:
         """Return the followers in the maximal ISR."""

@@ -470,10 +470,9 @@ class Partition:
     def _may_be_replaced(self) -> bool:
         return self._leader_state is not None and self._leader_state.may_be_replaced()
 
-    @property
-    def is_leadership_proved(self) -> bool:
-        """Return whether followers in sync have proved lately that no other broker leads, or there are none."""
-        return self._leader_state is None or self._leader_state.is_proved()
+    def is_leadership_proved(self, asked_ms: int) -> bool:
+        """Return whether followers in sync have proved that no other broker leads: `LeaderState.is_proved`."""
+        return self._leader_state is None or self._leader_state.is_proved(self._min_isr, asked_ms)
 
     @staticmethod
     def _describe_unconfirmed(what: object) -> str:

@@ -161,19 +161,22 @@ class CoordinatorRuntime(ABC, Generic[S]):
             return None
         return load.add(lambda: f"coordinator {self.topic}-{index}: its load", in_order=in_order)
 
-    def is_proved(self, key: str) -> bool:
-        """Return whether this broker, if it is the coordinator of a key, has certainly not been replaced.
+    def wait_for_proof(self, key: str) -> Deferred[bool] | None:
+        """Wait until it is certain that no other broker is the coordinator of a key; None if it is now.
 
-        A broker that was suspended or cut off does not notice at once that another one is the coordinator.
+        A broker that was suspended or cut off does not notice at once that it has been replaced. The Deferred fires
+        with False if there is no proof when a write would time out.
         """
-        context = self._contexts.get(self.index_of(key))
-        return context is None or context.partition.is_leadership_proved
+        asked_ms = self._monotonic_ms()
+        return None if self._is_proved(key, asked_ms) else Deferred.fromCoroutine(self._await_proof(key, asked_ms))
 
-    async def await_proof(self, key: str) -> bool:
-        """Wait until `is_proved`. Returns False if it is not when a write would time out."""
-        deadline_s = self._reactor.seconds() + self._write_timeout_ms / 1000
-        while not self.is_proved(key):
-            if self._reactor.seconds() >= deadline_s:
+    def _is_proved(self, key: str, asked_ms: int) -> bool:
+        context = self._contexts.get(self.index_of(key))
+        return context is None or context.partition.is_leadership_proved(asked_ms)
+
+    async def _await_proof(self, key: str, asked_ms: int) -> bool:
+        while not self._is_proved(key, asked_ms):
+            if self._monotonic_ms() - asked_ms >= self._write_timeout_ms:
                 return False
             pause: Deferred[None] = Deferred()
             self._reactor.callLater(_PROOF_PAUSE_S, pause.callback, None)

@@ -308,6 +308,7 @@ class ClusterMembership:
             await store.close()
             raise
         store.add_session_listener(self._controlled_shutdown.on_session)
+        store.add_session_listener(self.replication.on_session)
         self._opened = OpenedStore(store, controller, cluster_id)
         self._configs = ConfigFollower(store, self._metadata, self._post)
         self._clients = ClientMetadata(config, environment, store, self._events)

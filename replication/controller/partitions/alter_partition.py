@@ -41,6 +41,7 @@ class AlterPartitionProcessor:
     def __init__(self, context: ControllerContext, changes: TopicChanges) -> None:
         self._context = context
         self._changes = changes
+        self._refused: tuple[int, int] | None = None
 
     async def process(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Change ISRs; each partition has its own error."""
@@ -48,7 +49,7 @@ class AlterPartitionProcessor:
             return AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
         broker = self._context.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
-            logger.info("AlterPartition of an unknown broker or epoch is refused broker=%d", request.broker_id)
+            self._log_refusal(request.broker_id, request.broker_epoch)
             return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         rows, response = self._make_rows(request)
         try:
@@ -60,6 +61,15 @@ class AlterPartitionProcessor:
             return AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
         self._fill(rows)
         return response
+
+    def _log_refusal(self, broker_id: int, broker_epoch: int) -> None:
+        """Log a refused broker once: it repeats the request several times a second until it registers again."""
+        if self._refused != (broker_id, broker_epoch):
+            self._refused = broker_id, broker_epoch
+            logger.info(
+                "AlterPartition of an unknown broker or epoch is refused broker=%d broker_epoch=%d",
+                broker_id, broker_epoch,
+            )  # fmt: skip
 
     def _make_rows(self, request: AlterPartitionRequest) -> tuple[list[_Row], AlterPartitionResponse]:
         rows: list[_Row] = []

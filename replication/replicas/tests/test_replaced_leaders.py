@@ -1,8 +1,16 @@
 """Leaders that may have been replaced: no follower in sync has fetched lately."""
 
+import pytest
+
 from odradek.protocol.errors import ErrorCode as E
 from odradek.protocol.records import build_batch
-from odradek.replication.replicas.leader_state import CONFIRMED_WITHIN_MS, DOUBTED_WITHIN_MS, PROVED_BY_FETCH_WAITS
+from odradek.replication.metadata.store import SessionEvent
+from odradek.replication.replicas.leader_state import (
+    CONFIRMED_WITHIN_MS,
+    DOUBTED_WITHIN_MS,
+    PROVED_BY_FETCH_WAITS,
+    SETTLED_AFTER_MS,
+)
 from odradek.replication.replicas.tests.leading import Leader
 from odradek.replication.replicas.tests.test_leader import fails
 
@@ -74,49 +82,80 @@ def test_a_leader_whose_follower_may_have_been_added_may_be_replaced():
     fails(E.NOT_LEADER_OR_FOLLOWER, leader.partition.read, 4, 1000)
 
 
+WITHIN_MS = PROVED_BY_FETCH_WAITS * 500
+
+
+def is_proved(leader):
+    """Return whether the leadership is proved for a request that arrives now."""
+    return leader.partition.is_leadership_proved(leader.now_ms)
+
+
 def test_a_fetch_proves_the_leadership_at_the_time_of_the_fetch_before():
     """The last one may have waited in a socket while the leader was suspended, and replaced."""
-    leader = Leader((1, 2, 3))
-    leader.append(3)
-    partition, within_ms = leader.partition, PROVED_BY_FETCH_WAITS * 500
-    assert partition.is_leadership_proved
-    leader.fetch(2, 3, after_ms=100)
-    leader.fetch(2, 3, after_ms=400)
-    leader.now_ms = 100 + within_ms
-    assert partition.is_leadership_proved
+    leader = Leader((1, 2, 3), min_insync_replicas="2")
+    assert not is_proved(leader)
+    leader.fetch(2, 0, after_ms=100)
+    assert not is_proved(leader)
+    leader.fetch(2, 0, after_ms=400)
+    leader.now_ms = 99 + WITHIN_MS
+    assert is_proved(leader)
     leader.now_ms += 1
-    assert not partition.is_leadership_proved
-    leader.fetch(2, 3, after_ms=800)
-    assert not partition.is_leadership_proved
-    leader.fetch(2, 3)
-    assert not partition.is_leadership_proved
-    leader.fetch(2, 3, after_ms=1)
-    assert partition.is_leadership_proved
+    assert not is_proved(leader)
+    leader.fetch(2, 0, after_ms=800)
+    assert not is_proved(leader)
+    leader.fetch(2, 0)
+    assert not is_proved(leader)
+    leader.fetch(2, 0, after_ms=1)
+    assert is_proved(leader)
 
 
-def test_a_leader_without_followers_in_sync_needs_no_proof():
-    leader = Leader((1, 2))
-    leader.append(1)
-    leader.fetch(2, 1, after_ms=100)
+@pytest.mark.parametrize(
+    ("replicas", "isr", "min_isr", "needed"),
+    [(3, 3, 1, 2), (3, 3, 2, 1), (3, 2, 1, 1), (3, 1, 1, 0), (2, 2, 1, 1), (5, 5, 3, 2), (5, 5, 2, 3), (3, 3, 3, 0)],
+)
+def test_so_many_followers_are_needed_that_the_others_commit_nothing(replicas, isr, min_isr, needed):
+    ids = tuple(range(1, replicas + 1))
+    leader = Leader(ids, isr=ids[:isr], min_insync_replicas=str(min_isr))
     leader.now_ms += 10_000
-    assert not leader.partition.is_leadership_proved
-    leader.apply(isr=(1,), partition_epoch=11)
-    assert leader.partition.is_leadership_proved
+    for count, follower in enumerate(ids[1:isr]):
+        assert is_proved(leader) is (count >= needed)
+        leader.fetch(follower, 0)
+        leader.fetch(follower, 0, after_ms=1)
+    assert is_proved(leader)
 
 
-def test_after_a_long_time_without_fetches_the_followers_are_down():
+def test_a_leader_needs_no_proof_of_followers_that_the_controller_has_removed():
     leader = Leader((1, 2))
     leader.append(1)
     leader.fetch(2, 1, after_ms=100)
-    leader.now_ms += DOUBTED_WITHIN_MS
-    assert not leader.partition.is_leadership_proved
-    leader.now_ms += 1
-    assert leader.partition.is_leadership_proved
+    leader.now_ms += 200_000
+    assert not is_proved(leader)
+    leader.apply(isr=(1,), partition_epoch=11)
+    assert is_proved(leader)
 
 
-def test_a_new_leader_needs_no_fetch_at_first():
+def test_a_new_epoch_needs_new_proofs():
     leader = Leader((1, 2))
-    leader.now_ms += 60_000
-    assert not leader.partition.is_leadership_proved
+    leader.fetch(2, 0, after_ms=1)
+    leader.fetch(2, 0, after_ms=1)
+    assert is_proved(leader)
     leader.apply(leader_epoch=6, partition_epoch=12)
-    assert leader.partition.is_leadership_proved
+    assert not is_proved(leader)
+
+
+def test_after_the_loss_of_the_session_only_later_fetches_prove_something():
+    """The controller may have elected another leader, although the followers have fetched lately."""
+    leader = Leader((1, 2))
+    for _ in range(2):
+        leader.fetch(2, 0, after_ms=1)
+    for event in (SessionEvent.DISCONNECTED, SessionEvent.EXPIRED, SessionEvent.CONNECTED):
+        leader.cluster.on_session(event)
+        asked_ms = leader.now_ms
+        leader.fetch(2, 0, after_ms=1)
+        assert not leader.partition.is_leadership_proved(asked_ms)
+        leader.fetch(2, 0, after_ms=1)
+        assert leader.partition.is_leadership_proved(asked_ms)
+    leader.now_ms += SETTLED_AFTER_MS
+    leader.fetch(2, 0, after_ms=1)
+    leader.fetch(2, 0, after_ms=1)
+    assert is_proved(leader)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from twisted.internet.defer import Deferred
-
 from odradek.coordinator.groups import responses
 from odradek.coordinator.groups.offset_commands import PreparedCommit
 from odradek.coordinator.groups.offset_wire import (
@@ -41,6 +39,8 @@ from odradek.server.work.slices import ROWS_PER_STEP, SMALL_REQUEST_STEPS, Slice
 from odradek.server.work.waits import map_reply
 
 if TYPE_CHECKING:
+    from twisted.internet.defer import Deferred
+
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.server.coordinators.groups import GroupCoordinatorRuntime
     from odradek.server.request import Reply, RequestContext
@@ -169,9 +169,9 @@ def _fetch_group(
     groups, is_proved = services.groups, True
     while (load := groups.wait_for_load(group.group_id, in_order=False)) is not None:
         yield load
-    if require_stable and not groups.is_proved(group.group_id):
+    if require_stable and (proof := groups.wait_for_proof(group.group_id)) is not None:
         proofs: list[bool] = []
-        yield Deferred.fromCoroutine(groups.await_proof(group.group_id)).addCallback(proofs.append)
+        yield proof.addCallback(proofs.append)
         is_proved = proofs == [True]
         while (load := groups.wait_for_load(group.group_id, in_order=False)) is not None:
             yield load
