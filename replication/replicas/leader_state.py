@@ -25,16 +25,16 @@ CONFIRMED_WITHIN_MS: Final = 1_000
 """A fetch of a follower confirms the leadership for this time: twice the default of replica.fetch.wait.max.ms."""
 
 PROVED_BY_FETCH_WAITS: Final = 4
-"""A fetch before the last one proves the leadership for so many replica.fetch.wait.max.ms: idle followers send a fetch
-in each, so that the one before the last is up to two old; more, because a busy follower fetches later."""
+"""Validity of a proof of the leadership, in units of replica.fetch.wait.max.ms. A follower of idle partitions fetches
+once in each, so that its fetch before the last one is up to two units old; a busy follower fetches later."""
 
 USUAL_FETCH_WAIT_MAX_MS: Final = 500
 """Default of replica.fetch.wait.max.ms."""
 
-SETTLED_AFTER_MS: Final = 30_000
-"""Time after the loss of the session with the metadata store in which the controller's requests arrive."""
+DOUBTFUL_AFTER_SESSION_MS: Final = 30_000
+"""Time after a new connection to the metadata store in which the controller's requests arrive."""
 
-FOREVER: Final = 1 << 62
+_ALWAYS: Final = 1 << 62
 """A time after all times of the monotonic clock."""
 
 DOUBTED_WITHIN_MS: Final = 120_000
@@ -93,18 +93,23 @@ class Replication:
         self._doubtful_until_ms = NEVER
 
     def on_session(self, event: SessionEvent) -> None:
-        """Doubt leaderships while the session with the metadata store is lost, and some time after it."""
+        """Leaderships are doubtful while the session with the metadata store is lost, and some time after it."""
         is_connected = event is SessionEvent.CONNECTED
-        self._doubtful_until_ms = self.monotonic_ms() + SETTLED_AFTER_MS if is_connected else FOREVER
+        self._doubtful_until_ms = self.monotonic_ms() + DOUBTFUL_AFTER_SESSION_MS if is_connected else _ALWAYS
 
-    def find_proof_limit_ms(self, asked_ms: int) -> int:
+    def is_doubtful(self) -> bool:
+        """Return whether the controller may have elected other leaders because this broker's session was lost."""
+        return self.monotonic_ms() < self._doubtful_until_ms
+
+    def find_proof_limit_ms(self, arrival_ms: int) -> int:
         """Return the time after which a follower must have followed this leader, to prove that no other one leads.
 
-        asked_ms: arrival of the request that needs the proof. In doubt only later times prove something; otherwise also
-        some before, less than a session timeout ago: the controller elects no other leader within that.
+        arrival_ms: time of the request that needs the proof. If leaderships are doubtful, only a later time is a proof.
+        Otherwise a time shortly before is sufficient, because the controller elects no other leader before the session
+        timeout. Exceptions are elections by a refused connection, by an operator, and by a rebalance of leaders, of
+        which the controller notifies this broker at once.
         """
-        monotonic_ms = self.monotonic_ms()
-        return asked_ms if monotonic_ms < self._doubtful_until_ms else monotonic_ms - self._proved_within_ms
+        return arrival_ms if self.is_doubtful() else min(arrival_ms, self.monotonic_ms() - self._proved_within_ms)
 
 
 class FetchTimes(Protocol):
@@ -112,7 +117,7 @@ class FetchTimes(Protocol):
 
     fetched_ms: int
     """Time of the last fetch."""
-    proved_ms: int
+    previous_ms: int
     """Time of the fetch before the last one."""
 
 
@@ -124,8 +129,8 @@ class Follower:
     """
 
     __slots__ = (
-        "_caught_up_ms", "_fetch_ms", "_proved_ms", "_times", "broker_epoch", "leader_end_offset", "log_end_offset",
-        "log_start_offset",
+        "_caught_up_ms", "_fetch_ms", "_proved_ms", "_recorded_ms", "_times", "broker_epoch", "leader_end_offset",
+        "log_end_offset", "log_start_offset",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -134,6 +139,7 @@ class Follower:
         self._caught_up_ms = NEVER
         self._fetch_ms = NEVER
         self._proved_ms = NEVER
+        self._recorded_ms = NEVER
         self._times: FetchTimes | None = None
         self.leader_end_offset = -1
         self.broker_epoch = NO_BROKER_EPOCH
@@ -150,12 +156,12 @@ class Follower:
 
     @property
     def proved_ms(self) -> int:
-        """Return a time at which the follower certainly followed this leader, in its epoch.
+        """Return the last time at which the follower certainly followed this leader.
 
         It sent its last fetch after the response to the one before, perhaps long before the leader read it: the process
         or the network may have been suspended meanwhile. This is the time of the fetch before the last one.
         """
-        return self._proved_ms if self._times is None else self._times.proved_ms
+        return self._proved_ms if self._times is None else max(self._proved_ms, self._times.previous_ms)
 
     def begin_to_repeat(self, times: FetchTimes) -> None:
         """Record that all fetches are as the last one, which found the follower caught up, until `end_to_repeat`."""
@@ -164,19 +170,28 @@ class Follower:
     def end_to_repeat(self, times: FetchTimes) -> None:
         """Record each fetch by `record_fetch` again, because the leader's log has changed or `times` have ended."""
         if self._times is times:
-            self._set_times(times.fetched_ms, times.fetched_ms, times.proved_ms)
+            self._proved_ms, self._recorded_ms = self.proved_ms, times.fetched_ms
+            self._set_times(times.fetched_ms, times.fetched_ms)
 
-    def _set_times(self, fetch_ms: int, caught_up_ms: int, proved_ms: int) -> None:
-        self._fetch_ms, self._caught_up_ms, self._proved_ms, self._times = fetch_ms, caught_up_ms, proved_ms, None
+    def _set_times(self, fetch_ms: int, caught_up_ms: int) -> None:
+        self._fetch_ms, self._caught_up_ms, self._times = fetch_ms, caught_up_ms, None
 
     def begin_to_follow(self, caught_up_ms: int) -> None:
         """Begin to follow a new leader."""
-        self._set_times(NEVER, caught_up_ms, NEVER)
+        self._set_times(NEVER, caught_up_ms)
+        self._proved_ms = self._recorded_ms = NEVER
 
     def record_fetch(
-        self, log_end_offset: int, log_start_offset: int, leader_end_offset: int, monotonic_ms: int
+        self,
+        log_end_offset: int,
+        log_start_offset: int,
+        leader_end_offset: int,
+        monotonic_ms: int,
+        previous_ms: int | None = None,
     ) -> None:
         """Record a fetch from `log_end_offset`.
+
+        previous_ms: time of the session's fetch before this one; None without a session
 
         A follower that reached the leader's log end of its previous fetch was caught up then. Otherwise a follower that
         is always a little behind, because the leader appends all the time, would never be caught up.
@@ -190,9 +205,9 @@ class Follower:
         self.log_start_offset = log_start_offset
         if leader_end_offset > self.leader_end_offset:
             self.leader_end_offset = leader_end_offset
-        # The times of a session may contain this fetch already.
-        proved_ms = self.proved_ms if self.fetch_ms >= monotonic_ms else max(self.fetch_ms, self.proved_ms)
-        self._set_times(monotonic_ms, caught_up_ms, proved_ms)
+        self._proved_ms = max(self.proved_ms, self._recorded_ms if previous_ms is None else previous_ms)
+        self._recorded_ms = monotonic_ms
+        self._set_times(monotonic_ms, caught_up_ms)
 
     def begin_epoch(self, leader_end_offset: int, monotonic_ms: int, *, is_in_sync: bool) -> None:
         """Continue under the same leader in a new leader epoch.
@@ -200,8 +215,9 @@ class Follower:
         A follower outside of the ISR does not hold the high watermark back until it is caught up again.
         """
         self.leader_end_offset = leader_end_offset
+        self._proved_ms = self.proved_ms
         begun_ms = monotonic_ms if is_in_sync else NEVER
-        self._set_times(begun_ms, begun_ms, NEVER)
+        self._set_times(begun_ms, begun_ms)
 
 
 class LeaderState:
@@ -274,21 +290,24 @@ class LeaderState:
         least_ms = self._cluster.monotonic_ms() - DOUBTED_WITHIN_MS
         return any(max(one.fetch_ms, one.caught_up_ms) >= least_ms for one in self._list_in_sync())
 
-    def is_proved(self, min_isr: int, asked_ms: int) -> bool:
-        """Return whether followers in sync have proved that no other leader can have committed anything.
+    def is_proved(self, min_isr: int, arrival_ms: int) -> bool:
+        """Return whether enough followers in sync have proved that no other leader had committed anything.
 
         For state of which a client must not get an old version; `is_confirmed` is for errors, and may be true for some
-        milliseconds after a pause of the process. A leader elected meanwhile is a member of the ISR, and commits
-        nothing without `min_isr` replicas, of which none is this one or follows it. Without enough live members of the
-        ISR nothing is proved until the controller has removed the others.
-        asked_ms: see `Replication.find_proof_limit_ms`
+        milliseconds after a pause of the process. Another leader would be a member of the ISR, and would commit nothing
+        without `min_isr` (min.insync.replicas) replicas, without this one and without those that still follow it.
+        arrival_ms: see `Replication.find_proof_limit_ms`
         """
         followers = self._list_in_sync()
         if self._cluster is None or not followers:
             return True
-        limit_ms = self._cluster.find_proof_limit_ms(asked_ms)
+        limit_ms = self._cluster.find_proof_limit_ms(arrival_ms)
         proved = sum(follower.proved_ms > limit_ms for follower in followers)
-        return proved >= min(len(followers), len(self.followers) + 1 - min_isr)
+        return proved >= max(1, min(len(followers), len(self.followers) + 1 - min_isr))
+
+    def is_doubtful(self) -> bool:
+        """Return whether another broker may lead because this broker's session was lost: `Replication`."""
+        return self._cluster is not None and self._cluster.is_doubtful()
 
     def _list_in_sync(self) -> list[Follower]:
         """Return the followers in the maximal ISR."""

@@ -470,9 +470,14 @@ class Partition:
     def _may_be_replaced(self) -> bool:
         return self._leader_state is not None and self._leader_state.may_be_replaced()
 
-    def is_leadership_proved(self, asked_ms: int) -> bool:
-        """Return whether followers in sync have proved that no other broker leads: `LeaderState.is_proved`."""
-        return self._leader_state is None or self._leader_state.is_proved(self._min_isr, asked_ms)
+    def is_leadership_proved(self, arrival_ms: int) -> bool:
+        """Return whether no other leader had committed anything when a request arrived: `LeaderState.is_proved`."""
+        return self._leader_state is None or self._leader_state.is_proved(self._min_isr, arrival_ms)
+
+    @property
+    def is_leadership_doubtful(self) -> bool:
+        """Return whether another broker may lead because this broker's session with the metadata store was lost."""
+        return self._leader_state is not None and self._leader_state.is_doubtful()
 
     @staticmethod
     def _describe_unconfirmed(what: object) -> str:
@@ -607,10 +612,17 @@ class Partition:
             raise KafkaError(code, f"broker {replica} has no replica of {self!r}")
 
     def update_follower(
-        self, replica: int, log_end_offset: int, log_start_offset: int, monotonic_ms: int, broker_epoch: int = -1
+        self,
+        replica: int,
+        log_end_offset: int,
+        log_start_offset: int,
+        monotonic_ms: int,
+        broker_epoch: int = -1,
+        previous_ms: int | None = None,
     ) -> None:
         """Record a follower's fetch from its log end; propose to add it to the ISR if it is in sync.
 
+        previous_ms: time of the fetch session's fetch before this one; None without a session
         Raises KafkaError: as `leading_log`, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER for an old broker epoch.
         """
         log, state = self.leading_log(), self._leader_state
@@ -619,7 +631,7 @@ class Partition:
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, f"broker {replica} has no replica of {self!r}")
         state.check_broker_epoch(replica, follower, broker_epoch)
         low_watermark = self.low_watermark if log_start_offset != follower.log_start_offset else None
-        follower.record_fetch(log_end_offset, log_start_offset, log.log_end_offset, monotonic_ms)
+        follower.record_fetch(log_end_offset, log_start_offset, log.log_end_offset, monotonic_ms, previous_ms)
         if replica not in state.maximal_isr:
             self._expand_isr(state, replica, log)
         elif log_end_offset < log.high_watermark:

@@ -3,6 +3,7 @@
 - `runtime`: the shards of the partitions that this broker leads
 - `context`: a shard and the partition that it writes to
 - `load_waits`: requests that wait for the load of a shard
+- `proof_waits`: requests that wait until it is certain that this broker is still the coordinator
 - `loading`: replay of a shard's partition
 - `pending_writes`: writes that wait for replication, and their timeouts
 - `groups`: the runtime of group coordinators

@@ -31,6 +31,7 @@ from odradek.server.coordinators.context import CoordinatorContext, PendingReply
 from odradek.server.coordinators.load_waits import LoadWaits
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, compute_retry_pause_s, is_transient
 from odradek.server.coordinators.pending_writes import PendingWrite, WriteTimeouts
+from odradek.server.coordinators.proof_waits import ProofWaits
 from odradek.server.work.clock import Clock
 from odradek.server.work.slices import SLICE_S, SMALL_REQUEST_STEPS, Slices
 from odradek.server.work.waits import Wait
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_TIMER_S: Final = 3600.0
-_PROOF_PAUSE_S: Final = 0.05
 _RECORDS_PER_BATCH: Final = 1000
 """Maximum number of records in a batch of independent records, such as the tombstones of expired offsets."""
 _BATCH_BYTES: Final = 65_536
@@ -91,6 +91,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._absent = self._make_absent()
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
+        self._proofs = ProofWaits(reactor, monotonic_ms, write_timeout_ms, self._is_proved, self._is_doubtful)
         self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
         """By partition, the callback of the write that was the oldest pending one when a timeout was last logged."""
 
@@ -161,27 +162,20 @@ class CoordinatorRuntime(ABC, Generic[S]):
             return None
         return load.add(lambda: f"coordinator {self.topic}-{index}: its load", in_order=in_order)
 
-    def wait_for_proof(self, key: str) -> Deferred[bool] | None:
-        """Wait until it is certain that no other broker is the coordinator of a key; None if it is now.
+    def wait_for_proof(self, keys: Iterable[str]) -> Wait[set[int]] | None:
+        """Wait until it is certain that no other broker has become the coordinator of these keys before the call.
 
-        A broker that was suspended or cut off does not notice at once that it has been replaced. The Deferred fires
-        with False if there is no proof when a write would time out.
+        Returns None if it is now, else a Deferred of the partitions whose state must not be used: `ProofWaits`.
         """
-        asked_ms = self._monotonic_ms()
-        return None if self._is_proved(key, asked_ms) else Deferred.fromCoroutine(self._await_proof(key, asked_ms))
+        return self._proofs.add({self.index_of(key) for key in keys})
 
-    def _is_proved(self, key: str, asked_ms: int) -> bool:
-        context = self._contexts.get(self.index_of(key))
-        return context is None or context.partition.is_leadership_proved(asked_ms)
+    def _is_proved(self, index: int, arrival_ms: int) -> bool:
+        context = self._contexts.get(index)
+        return context is None or context.partition.is_leadership_proved(arrival_ms)
 
-    async def _await_proof(self, key: str, asked_ms: int) -> bool:
-        while not self._is_proved(key, asked_ms):
-            if self._monotonic_ms() - asked_ms >= self._write_timeout_ms:
-                return False
-            pause: Deferred[None] = Deferred()
-            self._reactor.callLater(_PROOF_PAUSE_S, pause.callback, None)
-            await pause
-        return True
+    def _is_doubtful(self, index: int) -> bool:
+        context = self._contexts.get(index)
+        return context is not None and context.partition.is_leadership_doubtful
 
     @property
     def absent_shard(self) -> S:
@@ -291,6 +285,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         for index in list(self._contexts):
             self.resign(index)
         self._timeouts.stop()
+        self._proofs.stop()
 
     def _load(self, context: CoordinatorContext[S], shard: S) -> None:
         """Load `shard`, which becomes the shard of `context`. Loading ends early if `context` is discarded."""

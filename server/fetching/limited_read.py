@@ -69,12 +69,13 @@ class LimitedRead:
     find_cause: returns the error to report for an error raised by a read
     fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
         records the follower's progress
+    previous_ms: the time of the session's fetch before that one; None without a session
     is_urgent: the response is sent without waiting for more bytes
     """
 
     __slots__ = (
-        "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_reader", "_remaining_bytes", "_sent",
-        "_version", "ends", "finds_ends", "has_failed", "is_urgent", "read_bytes", "rows",
+        "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_previous_ms", "_reader",
+        "_remaining_bytes", "_sent", "_version", "ends", "finds_ends", "has_failed", "is_urgent", "read_bytes", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -85,11 +86,13 @@ class LimitedRead:
         names_all: bool,
         find_cause: Cause,
         fetched_ms: int | None = None,
+        previous_ms: int | None = None,
     ) -> None:
         self._version = version
         self._reader = reader
         self._isolation_level = reader.isolation_level
         self._fetched_ms = fetched_ms
+        self._previous_ms = previous_ms
         # The partitions with records, and the sizes of these.
         self._sent: list[tuple[Partition, int]] = []
         self._remaining_bytes = max_bytes
@@ -239,6 +242,7 @@ class LimitedRead:
                 requested.fetcher_log_start_offset,
                 self._fetched_ms,
                 self._reader.broker_epoch,
+                self._previous_ms,
             )
 
     def _redirect(self, requested: "FetchPartition", partition: Partition, log: "PartitionLog") -> bool:

@@ -59,21 +59,23 @@ class SessionWatch:
     """The state of one session's partitions.
 
     follower_id: the broker that fetches
-    fetched_ms, proved_ms: time of the last fetch, and of the one before, on the monotonic clock
+    fetched_ms, previous_ms: time of the last fetch, and of the one before, on the monotonic clock
         (`leader_state.FetchTimes`)
     unsettled: partitions to read, those that were read last at the end
     operation: the fetch that waits
     """
 
     __slots__ = (
-        "_is_released", "_swept_ms", "_targets", "fetched_ms", "follower_id", "operation", "proved_ms", "unsettled",
+        "_is_released", "_swept_ms", "_targets", "fetched_ms", "follower_id", "operation", "previous_ms", "unsettled",
     )  # fmt: skip
 
-    def __init__(self, follower_id: int) -> None:
+    def __init__(self, follower_id: int, fetched_ms: int = NEVER) -> None:
+        """Begin after the fetch at `fetched_ms`, whose response opens the session."""
         self.follower_id = follower_id
         self._is_released = False
         self._swept_ms: int | None = None
-        self.fetched_ms = self.proved_ms = NEVER
+        self.fetched_ms = fetched_ms
+        self.previous_ms = NEVER
         self._targets: dict[PartitionKey, WatchedTarget] = {}
         self.operation: DelayedOperation[Any] | None = None
         self.unsettled: dict[PartitionKey, None] = {}
@@ -82,7 +84,7 @@ class SessionWatch:
         self, partitions: "Mapping[PartitionKey, FetchPartition]", monotonic_ms: int
     ) -> "Mapping[PartitionKey, FetchPartition]":
         """Return the partitions that a new fetch reads."""
-        self.proved_ms, self.fetched_ms = self.fetched_ms, monotonic_ms
+        self._add_fetch(monotonic_ms)
         if self._swept_ms is None or monotonic_ms - self._swept_ms >= SWEEP_MS:
             self._swept_ms = monotonic_ms
             self.unsettled = dict.fromkeys(partitions)
@@ -126,22 +128,29 @@ class SessionWatch:
         target = self._targets.get(key)
         if target is None or not self._is_caught_up(parameters, target.partition):
             return None
-        self.proved_ms, self.fetched_ms = self.fetched_ms, monotonic_ms
         target.requested = parameters
         # Of an earlier fetch: a retry that measures the partition subtracts it from the total.
         target.available_bytes = 0
         return target
 
-    def record_progress(self, target: FetchTarget, broker_epoch: int) -> None:
-        """Record the progress of the follower by a fetch at the log end. Raises as `Partition.update_follower`."""
+    def _add_fetch(self, monotonic_ms: int) -> None:
+        self.previous_ms, self.fetched_ms = self.fetched_ms, monotonic_ms
+
+    def record_progress(self, target: FetchTarget, broker_epoch: int, monotonic_ms: int) -> None:
+        """Record the progress of the follower by a fetch at the log end.
+
+        Raises as `Partition.update_follower`; then the fetch is not recorded.
+        """
         requested, partition = target.requested, target.partition
         partition.update_follower(
             self.follower_id,
             requested.fetch_offset,
             requested.fetcher_log_start_offset,
-            self.fetched_ms,
+            monotonic_ms,
             broker_epoch,
+            self.fetched_ms,
         )
+        self._add_fetch(monotonic_ms)
         if partition.log is not None:
             partition.log.add_end_hint()
 

@@ -46,7 +46,7 @@ from odradek.replication.metadata.loader import (
     list_topics,
     read_assignments,
 )
-from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
 from odradek.replication.metadata.znodes import Restart
 from odradek.replication.replicas.broker_control import BrokerControl
@@ -578,6 +578,8 @@ class ClusterMembership:
         """Begin a new session, register again, and load configurations and features again."""
         assert self._configs is not None
         await self._controller.rejoin()
+        # The store notifies its listeners of connections of the same session only.
+        self.replication.on_session(SessionEvent.CONNECTED)
         await self._start_configs({topic.name: topic.topic_id for topic in self._metadata.topics.values()})
         await self._load_features()
 

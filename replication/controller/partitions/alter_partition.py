@@ -41,7 +41,7 @@ class AlterPartitionProcessor:
     def __init__(self, context: ControllerContext, changes: TopicChanges) -> None:
         self._context = context
         self._changes = changes
-        self._refused: tuple[int, int] | None = None
+        self._refused: dict[int, int] = {}
 
     async def process(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
         """Change ISRs; each partition has its own error."""
@@ -64,8 +64,8 @@ class AlterPartitionProcessor:
 
     def _log_refusal(self, broker_id: int, broker_epoch: int) -> None:
         """Log a refused broker once: it repeats the request several times a second until it registers again."""
-        if self._refused != (broker_id, broker_epoch):
-            self._refused = broker_id, broker_epoch
+        if self._refused.get(broker_id) != broker_epoch:
+            self._refused[broker_id] = broker_epoch
             logger.info(
                 "AlterPartition of an unknown broker or epoch is refused broker=%d broker_epoch=%d",
                 broker_id, broker_epoch,

@@ -8,8 +8,8 @@ from odradek.replication.metadata.store import SessionEvent
 from odradek.replication.replicas.leader_state import (
     CONFIRMED_WITHIN_MS,
     DOUBTED_WITHIN_MS,
+    DOUBTFUL_AFTER_SESSION_MS,
     PROVED_BY_FETCH_WAITS,
-    SETTLED_AFTER_MS,
 )
 from odradek.replication.replicas.tests.leading import Leader
 from odradek.replication.replicas.tests.test_leader import fails
@@ -101,9 +101,7 @@ def test_a_fetch_proves_the_leadership_at_the_time_of_the_fetch_before():
     assert is_proved(leader)
     leader.now_ms += 1
     assert not is_proved(leader)
-    leader.fetch(2, 0, after_ms=800)
-    assert not is_proved(leader)
-    leader.fetch(2, 0)
+    leader.fetch(2, 0, after_ms=WITHIN_MS)
     assert not is_proved(leader)
     leader.fetch(2, 0, after_ms=1)
     assert is_proved(leader)
@@ -111,7 +109,7 @@ def test_a_fetch_proves_the_leadership_at_the_time_of_the_fetch_before():
 
 @pytest.mark.parametrize(
     ("replicas", "isr", "min_isr", "needed"),
-    [(3, 3, 1, 2), (3, 3, 2, 1), (3, 2, 1, 1), (3, 1, 1, 0), (2, 2, 1, 1), (5, 5, 3, 2), (5, 5, 2, 3), (3, 3, 3, 0)],
+    [(3, 3, 1, 2), (3, 3, 2, 1), (3, 2, 1, 1), (3, 1, 1, 0), (2, 2, 1, 1), (5, 5, 3, 2), (5, 5, 2, 3), (3, 3, 3, 1)],
 )
 def test_so_many_followers_are_needed_that_the_others_commit_nothing(replicas, isr, min_isr, needed):
     ids = tuple(range(1, replicas + 1))
@@ -134,13 +132,28 @@ def test_a_leader_needs_no_proof_of_followers_that_the_controller_has_removed():
     assert is_proved(leader)
 
 
-def test_a_new_epoch_needs_new_proofs():
+def test_the_begin_of_an_epoch_proves_nothing():
+    """Its notice, and the first fetch, may have waited in sockets."""
     leader = Leader((1, 2))
-    leader.fetch(2, 0, after_ms=1)
-    leader.fetch(2, 0, after_ms=1)
-    assert is_proved(leader)
+    leader.now_ms += 10_000
     leader.apply(leader_epoch=6, partition_epoch=12)
     assert not is_proved(leader)
+    leader.fetch(2, 0, after_ms=1)
+    assert not is_proved(leader)
+    leader.fetch(2, 0, after_ms=1)
+    assert is_proved(leader)
+
+
+def test_in_a_session_the_fetch_before_the_last_one_is_that_of_the_session():
+    """A fetch of another connection, which waited in its socket as well, is no proof."""
+    leader = Leader((1, 2))
+    leader.now_ms += 10_000
+    partition = leader.partition
+    partition.update_follower(2, 0, 0, 10_000, -1, 0)
+    partition.update_follower(2, 0, 0, 10_001, -1, 1)
+    assert not is_proved(leader)
+    partition.update_follower(2, 0, 0, 10_002, -1, 9_000)
+    assert is_proved(leader)
 
 
 def test_after_the_loss_of_the_session_only_later_fetches_prove_something():
@@ -155,7 +168,7 @@ def test_after_the_loss_of_the_session_only_later_fetches_prove_something():
         assert not leader.partition.is_leadership_proved(asked_ms)
         leader.fetch(2, 0, after_ms=1)
         assert leader.partition.is_leadership_proved(asked_ms)
-    leader.now_ms += SETTLED_AFTER_MS
+    leader.now_ms += DOUBTFUL_AFTER_SESSION_MS
     leader.fetch(2, 0, after_ms=1)
     leader.fetch(2, 0, after_ms=1)
     assert is_proved(leader)

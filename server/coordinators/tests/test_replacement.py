@@ -7,6 +7,7 @@ import pytest
 
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from odradek.replication.metadata.store import SessionEvent
 from odradek.replication.replicas.leader_state import PROVED_BY_FETCH_WAITS, Replication
 from odradek.replication.replicas.tests.leading import Leader
 from odradek.server.coordinators.tests.test_writes import TIMEOUT_MS, World
@@ -34,6 +35,11 @@ def follow(world):
     world.clock.advance(0)
 
 
+def count_checks(world):
+    """Return the number of timers of `ProofWaits`."""
+    return sum(call.func.__qualname__.startswith("ProofWaits.") for call in world.clock.getDelayedCalls())
+
+
 def begin_fetch(world, *, require_stable=True):
     """Begin OffsetFetch; return a list that gets the error or the offset."""
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
@@ -56,15 +62,37 @@ def test_offsets_of_a_coordinator_whose_followers_fetch_are_returned_at_once(wor
 
 
 def test_a_suspended_coordinator_returns_no_offset_if_it_was_replaced(world):
-    """Its followers' last fetches may still be in its sockets."""
+    """Its followers' last fetches may still be in its sockets. Soon it notices the loss of its session."""
     world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
     follow(world)
     found = begin_fetch(world)
+    world.offsets._leader_state._cluster.on_session(SessionEvent.EXPIRED)
     for _ in range(90):
         world.clock.advance(TIMEOUT_MS / 100_000)
         assert found == []
     world.clock.advance(TIMEOUT_MS / 1_000)
     assert found == [ErrorCode.NOT_COORDINATOR]
+
+
+def test_a_coordinator_whose_session_continues_returns_offsets_although_no_follower_fetches(world):
+    """The followers hang, or only their connections to this broker are interrupted."""
+    world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
+    found = begin_fetch(world)
+    world.clock.advance(TIMEOUT_MS / 1_000 - 0.001)
+    assert found == []
+    world.clock.advance(0.05)
+    assert found == [5]
+
+
+def test_many_waiting_requests_need_one_timer(world):
+    world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
+    found = [begin_fetch(world) for _ in range(50)]
+    assert count_checks(world) == 1
+    for _ in range(2):
+        follow(world)
+    world.clock.advance(0.05)
+    assert found == [[5]] * 50
+    assert count_checks(world) == 0
 
 
 def test_a_suspended_coordinator_returns_offsets_when_its_followers_have_fetched_again(world):
@@ -73,6 +101,7 @@ def test_a_suspended_coordinator_returns_offsets_when_its_followers_have_fetched
     found = begin_fetch(world)
     assert found == []
     world.clock.advance(0.05)
+    assert found == []
     follow(world)
     world.clock.advance(0.05)
     assert found == [5]

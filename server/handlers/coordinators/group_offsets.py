@@ -150,33 +150,46 @@ def offset_fetch(
 def _fetch_groups(
     services: OffsetServices, context: "RequestContext", request: OffsetFetchRequest
 ) -> Work[OffsetFetchResponse]:
+    """Fetch the offsets of each group.
+
+    First the load of the shards is awaited, because librdkafka does not repeat the request of an application. With
+    `require_stable` the client continues a transactional job at the offset, and would repeat its work from an old one:
+    the coordinator must certainly not have been replaced.
+    """
     version = context.api_version
+    wanted, unproved = list(fetch_groups(request, version)), set[int]()
+    for group in wanted:
+        yield from _await_load(services, group)
+    if request.require_stable:
+        proof = services.groups.wait_for_proof(group.group_id for group in wanted)
+        if proof is not None:
+            yield proof.addCallback(unproved.update)
     groups = []
-    for group in fetch_groups(request, version):
-        groups.append((yield from _fetch_group(services, context, group, request.require_stable)))
+    for group in wanted:
+        yield from _await_load(services, group)
+        groups.append((yield from _fetch_group(services, context, group, request.require_stable, unproved)))
     return fetch_response(groups, version)
 
 
+def _await_load(services: OffsetServices, group: OffsetFetchRequestGroup) -> Work[None]:
+    while (load := services.groups.wait_for_load(group.group_id, in_order=False)) is not None:
+        yield load
+
+
 def _fetch_group(
-    services: OffsetServices, context: "RequestContext", group: OffsetFetchRequestGroup, require_stable: bool
+    services: OffsetServices,
+    context: "RequestContext",
+    group: OffsetFetchRequestGroup,
+    require_stable: bool,
+    unproved: set[int],
 ) -> Work[OffsetFetchResponseGroup]:
     """Fetch a few partitions in each step; all offsets are as of the first step.
 
-    First the load of the shard is awaited, because librdkafka does not repeat the request of an application. A group
-    whose shard resigns meanwhile gets the error. With `require_stable` the client continues a transactional job at the
-    offset, and would repeat its work from an old one: the coordinator must certainly not have been replaced.
+    A group whose shard resigns meanwhile, or is `unproved`, gets the error.
     """
-    groups, is_proved = services.groups, True
-    while (load := groups.wait_for_load(group.group_id, in_order=False)) is not None:
-        yield load
-    if require_stable and (proof := groups.wait_for_proof(group.group_id)) is not None:
-        proofs: list[bool] = []
-        yield proof.addCallback(proofs.append)
-        is_proved = proofs == [True]
-        while (load := groups.wait_for_load(group.group_id, in_order=False)) is not None:
-            yield load
+    index = services.groups.index_of(group.group_id)
     topics, may_describe = TopicLookup(services.metadata), _find_filter(context)
-    shard = groups.shard(groups.index_of(group.group_id)) if is_proved else groups.absent_shard
+    shard = services.groups.absent_shard if index in unproved else services.groups.shard(index)
     is_all = group.topics is None
     wanted: Iterable[OffsetFetchRequestTopics] = group.topics or []
     if is_all:

@@ -28,6 +28,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponseNodeEndpoint,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.replicas.leader_state import NEVER
 from odradek.server.fetching.limited_read import (
     NO_RECORDS,
     FetchRow,
@@ -158,6 +159,7 @@ class _Fetch:
         "available_bytes",
         "context",
         "epoch",
+        "fetched_ms",
         "is_refused",
         "max_bytes",
         "min_bytes",
@@ -199,6 +201,7 @@ class _Fetch:
         self.refused: list[FetchPartition] = []
         self.reasons: list[KafkaError] = []
         self.available_bytes = 0
+        self.fetched_ms = NEVER
         self.is_refused = False
         self.read_rights: ReadRights | None = None
 
@@ -257,16 +260,16 @@ class _Fetch:
         """
         if self.request.forgotten_topics_data or self.request.max_wait_ms <= 0 or self.min_bytes <= 0:
             return None
-        target = None
+        target, monotonic_ms = None, self.services.monotonic_ms()
         if not self.services.replicas.deleted_topics:
-            target = watch.find_caught_up(requested, self.reader.follower, self.services.monotonic_ms())
+            target = watch.find_caught_up(requested, self.reader.follower, monotonic_ms)
         if target is None:
             return None
         session.update(requested, ())
         self.watch = watch
         operation = self._make_operation()
         try:
-            watch.record_progress(target, self.reader.broker_epoch)
+            watch.record_progress(target, self.reader.broker_epoch, monotonic_ms)
         except BaseException as error:
             operation.drop()
             if isinstance(error, KafkaError):
@@ -638,17 +641,25 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _make_read(self, fetched_ms: int | None = None) -> LimitedRead:
+    def _make_read(self, fetched_ms: int | None = None, previous_ms: int | None = None) -> LimitedRead:
         names_all = self.session is None
-        return LimitedRead(self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms)
+        return LimitedRead(
+            self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms, previous_ms
+        )
 
     def _make_first_read(self) -> LimitedRead:
         """Return the read that records the progress of a follower, or the position of another reader.
 
         A later read is that of a fetch that has waited for records: its reader may have stopped meanwhile.
         """
-        is_follower = self.reader.follower >= 0
-        read = self._make_read(self.services.monotonic_ms() if is_follower else None)
+        is_follower, watch = self.reader.follower >= 0, self.watch
+        if watch is not None:
+            read = self._make_read(watch.fetched_ms, watch.previous_ms)
+        elif is_follower:
+            self.fetched_ms = self.services.monotonic_ms()
+            read = self._make_read(self.fetched_ms)
+        else:
+            read = self._make_read()
         read.finds_ends = self.services.readers is not None and not is_follower
         return read
 
@@ -714,7 +725,7 @@ class _Fetch:
             return INVALID_SESSION_ID
         session.read_rights = self.read_rights
         if self.reader.follower >= 0:
-            session.watch = SessionWatch(self.reader.follower)
+            session.watch = SessionWatch(self.reader.follower, self.fetched_ms)
         return session.id
 
     def _respond_in_session(self, session: FetchSession, read: LimitedRead) -> FetchResponse:

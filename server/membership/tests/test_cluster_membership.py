@@ -11,6 +11,7 @@ from odradek.replication.controller.repetition import FIRST_REPETITION_MS
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
+from odradek.replication.replicas.leader_state import DOUBTFUL_AFTER_SESSION_MS
 from odradek.server import broker_ids
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
@@ -66,10 +67,11 @@ def test_a_generated_id_leaves_no_parts_without_the_id(monkeypatch):
     assert len(broker._image.listeners) == count > 0
 
 
-def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):
-    network = FakeNetwork()
+def open_membership(network, monkeypatch):
+    """Return the membership of a broker that has opened a store in memory, and a function that ends its session."""
     membership: Any = make_broker(network, broker_id=1)._membership
-    store: Any = MemoryMetadataServer().connect()
+    server = MemoryMetadataServer()
+    store: Any = server.connect()
 
     async def open_store(environment, config):
         return store
@@ -82,6 +84,33 @@ def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):
     monkeypatch.setattr(cluster, "lay_out_store", lay_out)
     opened = Deferred.fromCoroutine(membership.open())
     assert opened.called
+    return membership, lambda: server.expire(store)
+
+
+async def do_nothing(*arguments):
+    """Stand for a part of a membership that a test does not need."""
+
+
+def test_leaderships_are_doubtful_until_some_time_after_the_next_session(monkeypatch):
+    """The store notifies its listeners of the end of a session, but not of the begin of the next one."""
+    network = FakeNetwork()
+    membership, expire = open_membership(network, monkeypatch)
+    replication, now_ms = membership.replication, 0
+    replication.monotonic_ms = lambda: now_ms
+    assert not replication.is_doubtful()
+    expire()
+    network.clock.advance(0)
+    assert replication.is_doubtful()
+    membership._controller.rejoin = membership._start_configs = membership._load_features = do_nothing
+    run_now(membership.rejoin())
+    assert replication.is_doubtful()
+    now_ms += DOUBTFUL_AFTER_SESSION_MS
+    assert not replication.is_doubtful()
+
+
+def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):
+    network = FakeNetwork()
+    membership, _ = open_membership(network, monkeypatch)
     reads: list[str] = []
 
     async def fail():

@@ -126,5 +126,7 @@ def test_a_state_of_a_later_controller_makes_the_controller_resign(world):
 def test_a_broker_that_repeats_a_refused_request_is_logged_once(world, caplog):
     with caplog.at_level("INFO"):
         for epoch in (0, 0, 1, 1):
-            alter(world, "t", 0, [1, 3], epoch=epoch)
-    assert [record.args for record in caplog.records if "is refused" in record.msg] == [(1, 0), (1, 1)]
+            for leader in (1, 2):
+                alter(world, "t", 0, [1, 3], leader=leader, epoch=epoch)
+    logged = [record.args for record in caplog.records if "is refused" in record.msg]
+    assert logged == [(1, 0), (2, 0), (1, 1), (2, 1)]
