@@ -170,10 +170,12 @@ class Follower:
     def end_to_repeat(self, times: FetchTimes) -> None:
         """Record each fetch by `record_fetch` again, because the leader's log has changed or `times` have ended."""
         if self._times is times:
-            self._proved_ms, self._recorded_ms = self.proved_ms, times.fetched_ms
+            self._recorded_ms = times.fetched_ms
             self._set_times(times.fetched_ms, times.fetched_ms)
 
     def _set_times(self, fetch_ms: int, caught_up_ms: int) -> None:
+        """Replace the times of the last fetches; what they prove remains."""
+        self._proved_ms = self.proved_ms
         self._fetch_ms, self._caught_up_ms, self._times = fetch_ms, caught_up_ms, None
 
     def begin_to_follow(self, caught_up_ms: int) -> None:
@@ -205,9 +207,9 @@ class Follower:
         self.log_start_offset = log_start_offset
         if leader_end_offset > self.leader_end_offset:
             self.leader_end_offset = leader_end_offset
-        self._proved_ms = max(self.proved_ms, self._recorded_ms if previous_ms is None else previous_ms)
-        self._recorded_ms = monotonic_ms
         self._set_times(monotonic_ms, caught_up_ms)
+        self._proved_ms = max(self._proved_ms, self._recorded_ms if previous_ms is None else previous_ms)
+        self._recorded_ms = monotonic_ms
 
     def begin_epoch(self, leader_end_offset: int, monotonic_ms: int, *, is_in_sync: bool) -> None:
         """Continue under the same leader in a new leader epoch.
@@ -215,7 +217,6 @@ class Follower:
         A follower outside of the ISR does not hold the high watermark back until it is caught up again.
         """
         self.leader_end_offset = leader_end_offset
-        self._proved_ms = self.proved_ms
         begun_ms = monotonic_ms if is_in_sync else NEVER
         self._set_times(begun_ms, begun_ms)
 

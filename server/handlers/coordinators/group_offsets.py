@@ -158,9 +158,9 @@ def _fetch_groups(
     """
     version = context.api_version
     wanted, unproved = list(fetch_groups(request, version)), set[int]()
-    for group in wanted:
-        yield from _await_load(services, group)
     if request.require_stable:
+        for group in wanted:
+            yield from _await_load(services, group)
         proof = services.groups.wait_for_proof(group.group_id for group in wanted)
         if proof is not None:
             yield proof.addCallback(unproved.update)
