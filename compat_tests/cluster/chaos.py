@@ -133,7 +133,7 @@ class Chaos:
                     wait_for_first_answers(everything)
                     self._run_faults(seconds, everything, [*readers, copier])
                     wait_for_answers([writer for writer in everything if not isinstance(writer, TransactionalWriter)])
-                # The last process of the copier ends at the end that a leader lists, which has not been replaced then.
+                # The copier's last process ends at the end that a leader lists: it must not be one that was replaced.
                 for topic in (*TOPICS, *INTERNAL_TOPICS):
                     wait_until_in_sync(admin, topic)
             states = {topic: wait_until_in_sync(admin, topic) for topic in (*TOPICS, *INTERNAL_TOPICS)}

@@ -61,13 +61,6 @@ def cluster(started_cluster: OdradekCluster) -> OdradekCluster:
     return started_cluster
 
 
-@pytest.fixture
-def admin(cluster: OdradekCluster) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
-    yield admin
-    admin.close()
-
-
 def create(admin: KafkaAdminClient, topic: str, replicas: int = 3) -> None:
     admin.create_topics([NewTopic(topic, PARTITIONS, replicas)])
     wait_until_in_sync(admin, topic)

@@ -42,13 +42,6 @@ def cluster() -> Iterator[OdradekCluster]:
         yield cluster
 
 
-@pytest.fixture
-def admin(cluster: OdradekCluster) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
-    yield admin
-    admin.close()
-
-
 def create(admin: KafkaAdminClient, topic: str) -> None:
     admin.create_topics([NewTopic(topic, PARTITIONS, 3)])
     wait_until_in_sync(admin, topic)

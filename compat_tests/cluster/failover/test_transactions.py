@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.admin import NewTopic
 
 from compat_tests.clients.common import wait_until
 from compat_tests.cluster.replicas import wait_until_in_sync
@@ -28,13 +28,6 @@ NAMES = ("x", "y", "z")
 def cluster() -> Iterator[OdradekCluster]:
     with OdradekCluster(directory=os.environ.get("ODRADEK_CLUSTER_DIRECTORY")) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def admin(cluster: OdradekCluster) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
-    yield admin
-    admin.close()
 
 
 class TransactionalLoad:

@@ -70,13 +70,6 @@ def cluster(mixed_cluster: MixedCluster) -> MixedCluster:
     return mixed_cluster
 
 
-@pytest.fixture
-def admin(cluster: MixedCluster) -> Iterator[KafkaAdminClient]:
-    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap_servers.split(","))
-    yield admin
-    admin.close()
-
-
 def create_topic(admin: KafkaAdminClient, name: str) -> None:
     """Create a topic once the brokers' metadata contain the new controller: the client repeats a request only once."""
 
