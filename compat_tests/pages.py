@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import odradek
+from compat_tests import limits
 
-TIMEOUT_S = 180
 _START = """rm -f broker.log
 {} > broker.log 2>&1 & echo $! > broker.pid
 until grep -s 'odradek started' broker.log || ! kill -0 $(cat broker.pid); do sleep 0.1; done
@@ -79,7 +79,7 @@ class PageShell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=limits.COMMANDS_S,
             check=False,
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{self._logs()}"

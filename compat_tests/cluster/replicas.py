@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from kafka.admin import KafkaAdminClient
 
+from compat_tests import limits
 from compat_tests.clients.common import wait_until
 from odradek.server.tests.wire import Wire
 from odradek.testing_cluster import OdradekCluster
 
 SEGMENT = re.compile(r"\d{20}\.log")
-EQUAL_TIMEOUT_S = 15
 
 
 class PartitionState(NamedTuple):
@@ -89,4 +89,4 @@ def wait_until_equal(data_directories: Mapping[int, Path], topic: str, states: M
             return str(error)
         return ""
 
-    wait_until(lambda: not find_difference(), timeout_s=EQUAL_TIMEOUT_S, what=find_difference)
+    wait_until(lambda: not find_difference(), timeout_s=limits.CONDITION_S, what=find_difference)

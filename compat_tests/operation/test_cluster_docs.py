@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from compat_tests import limits
 from compat_tests.cluster.mixed import KAFKA_PROPERTIES
 from compat_tests.pages import PageShell, read_blocks, read_examples, read_page
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 
 PAGE = read_page("cluster.md")
-TIMEOUT_S = 180
 PIDS = ("broker-1.pid", "broker-2.pid", "broker-3.pid", "broker-4.pid")
 pytestmark = [
     pytest.mark.usefixtures("kafka_jars"),
@@ -147,5 +147,5 @@ def test_the_fixture_of_the_page(tmp_path):
     [block] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "test_page.py").write_text(block)
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=limits.COMMANDS_S, check=False)
     assert "1 passed" in done.stdout, done.stdout + done.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import odradek
+from compat_tests import limits
 from compat_tests.clients.common import wait_until
 from compat_tests.pages import PageShell, read_blocks, read_examples, read_page, set_default_cluster
 from compat_tests.processes import lasting_ports
@@ -23,7 +24,6 @@ ROOT = Path(odradek.__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [*sorted(DOCS.glob("*.md")), *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CHANGELOG.md"))]
 PAGES.append(ROOT / "CONTRIBUTING.md")
-TIMEOUT_S = 180
 _CODE = re.compile(r"^ *```.*?^ *```|(?<=\n\n)(?:    .*\n|\n)+|(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
@@ -158,5 +158,5 @@ def test_the_tests_of_the_page_on_tests(tmp_path):
     for number, block in enumerate(blocks):
         (tmp_path / f"test_page_{number}.py").write_text(block)
     command = [sys.executable, "-m", "pytest", "-q", "--strict-markers", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=limits.COMMANDS_S, check=False)
     assert "3 passed" in done.stdout, done.stdout + done.stderr

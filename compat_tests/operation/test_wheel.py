@@ -19,11 +19,11 @@ import pytest
 from packaging.requirements import Requirement
 
 import odradek
+from compat_tests import limits
 from compat_tests.clients.common import wait_until
 from compat_tests.processes import lasting_port, start
 
 ROOT = Path(odradek.__file__).parent.parent
-TIMEOUT_S = 240
 FOLDERS = ("odradek", "protocol", "log", "replication", "coordinator", "server", "tools", "spark_it")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 USER_TEST = """
@@ -67,7 +67,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=limits.COMMANDS_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -151,7 +151,7 @@ def test_the_executable_runs_broker_and_commands(executable, tmp_path):
     def command(*arguments: str, **options: Any) -> str:
         done = subprocess.run(
             [executable, *arguments, "-b", address], cwd=tmp_path, env=environment, capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False, **options,
+            timeout=limits.COMMANDS_S, check=False, **options,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -161,10 +161,10 @@ def test_the_executable_runs_broker_and_commands(executable, tmp_path):
     with open(output, "wb") as file:
         broker = start([executable, "start", *properties], cwd=tmp_path, env=environment, stdout=file, stderr=file)
     try:
-        wait_until(lambda: broker.poll() is not None or "odradek started" in output.read_text(), TIMEOUT_S)
+        wait_until(lambda: broker.poll() is not None or "odradek started" in output.read_text(), limits.COMMANDS_S)
         command("topic", "create", "t")
         command("record", "produce", "t", input="one\ntwo\n")
         assert command("record", "consume", "t") == "one\ntwo\n"
     finally:
         broker.terminate()
-        assert broker.wait(TIMEOUT_S) == 0, output.read_text()
+        assert broker.wait(limits.COMMANDS_S) == 0, output.read_text()

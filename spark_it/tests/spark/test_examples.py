@@ -33,7 +33,6 @@ from spark_it.tests.tables import iceberg_files
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "pipelines.md"
-PROCESS_TIMEOUT_S = 240
 PROGRAM = """
 import os, sys, pathlib
 from odradek.spark_it.cases import runner as cases
@@ -179,7 +178,7 @@ def output_of(arguments, environment):
     command = [sys.executable, *arguments]
     process = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
     try:
-        said, _ = process.communicate(timeout=PROCESS_TIMEOUT_S)
+        said, _ = process.communicate(timeout=limits.SPARK_PROCESS_S)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
