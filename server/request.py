@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from twisted.internet.defer import Deferred
 
 from odradek.coordinator import request_context
+from odradek.replication.replicas.leader_state import NEVER
 from odradek.server.refused_batches import RefusedBatches
 from odradek.server.security.principal import ANONYMOUS, Principal
 
@@ -47,6 +48,7 @@ class RequestContext(request_context.RequestContext):
     """The client, listener and version of a request. One object per connection, valid while its request is in progress.
 
     is_follower: the last fetch was that of another broker
+    follower_fetched_ms: time of that fetch, on the monotonic clock, unless it continued a session
     has_input_ended: the client has closed its side of the connection, and may be gone
     principal: the client's identity, ANONYMOUS before it is authenticated
     refused_batches: None before the first of them
@@ -59,8 +61,9 @@ class RequestContext(request_context.RequestContext):
     """
 
     __slots__ = (
-        "charge", "client_port", "client_software", "has_input_ended", "is_follower", "listener_name", "on_lost",
-        "principal", "refused_batches", "rights", "security_protocol", "telemetry_instance_id", "throttle_ms",
+        "charge", "client_port", "client_software", "follower_fetched_ms", "has_input_ended", "is_follower",
+        "listener_name", "on_lost", "principal", "refused_batches", "rights", "security_protocol",
+        "telemetry_instance_id", "throttle_ms",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +82,7 @@ class RequestContext(request_context.RequestContext):
         self.client_software = ("unknown", "unknown")
         self.has_input_ended = False
         self.is_follower = False
+        self.follower_fetched_ms = NEVER
         self.refused_batches: RefusedBatches | None = None
         self.rights: Rights | None = None
         self.charge: RequestCharge | None = None

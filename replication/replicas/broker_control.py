@@ -80,6 +80,7 @@ class BrokerControl:
     list_topics: returns the names of the topics in the metadata store. Raises MetadataStoreError
     find_broker_epoch: returns the epoch of this broker's registration
     run_later: runs a coroutine function after a delay in ms
+    on_request: called for each request of a present controller, with the epoch of the registration that it was sent to
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class BrokerControl:
         list_topics: Callable[[], Awaitable[Collection[str]]],
         run_later: RunLater,
         monotonic_ms: Callable[[], int],
+        on_request: Callable[[int], None] = lambda broker_epoch: None,
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata
@@ -105,6 +107,7 @@ class BrokerControl:
         self._find_broker_epoch = find_broker_epoch
         self._count_partitions = count_partitions
         self._list_topics = list_topics
+        self._on_request = on_request
         self._controller_epoch = 0
         # The epochs of the controller and of this broker in which the cache was compared with the store.
         self._compared_in = _NO_EPOCHS
@@ -140,6 +143,7 @@ class BrokerControl:
             error = ErrorCode.STALE_CONTROLLER_EPOCH
         else:
             self._controller_epoch = request.controller_epoch
+            self._on_request(request.broker_epoch)
             return ErrorCode.NONE
         logger.warning(
             "refused a request of the controller type=%s error=%s controller=%d controller_epoch=%d broker_epoch=%d",

@@ -32,9 +32,10 @@ USUAL_FETCH_WAIT_MAX_MS: Final = 500
 """Default of replica.fetch.wait.max.ms."""
 
 DOUBTFUL_AFTER_SESSION_MS: Final = 30_000
-"""Time after a new connection to the metadata store in which the controller's requests arrive."""
+"""Time in which the controller's requests arrive: after the session is connected again, or after the controller's first
+request to a broker that has registered again."""
 
-_ALWAYS: Final = 1 << 62
+ALWAYS: Final = 1 << 62
 """A time after all times of the monotonic clock."""
 
 DOUBTED_WITHIN_MS: Final = 120_000
@@ -68,11 +69,14 @@ class IsrChangeSender(Protocol):
 
 
 class Replication:
-    """The parts of a cluster member that its leaders use. `throttle` is None if there is none."""
+    """The parts of a cluster member that its leaders use. `throttle` is None if there is none.
+
+    session_timeout_ms: of the session with the metadata store
+    """
 
     __slots__ = (
-        "_doubtful_until_ms", "_proved_within_ms", "image", "isr_changes", "lag_time_max_ms", "monotonic_ms",
-        "throttle",
+        "_doubtful_until_ms", "_expired_epoch", "_proved_within_ms", "image", "isr_changes", "lag_time_max_ms",
+        "monotonic_ms", "throttle",
     )  # fmt: skip
 
     def __init__(
@@ -83,33 +87,56 @@ class Replication:
         lag_time_max_ms: int,
         throttle: "Throttle | None" = None,
         fetch_wait_max_ms: int = USUAL_FETCH_WAIT_MAX_MS,
+        session_timeout_ms: int = ALWAYS,
     ) -> None:
         self.image = image
         self.isr_changes = isr_changes
         self.monotonic_ms = monotonic_ms
         self.lag_time_max_ms = lag_time_max_ms
         self.throttle = throttle
-        self._proved_within_ms = PROVED_BY_FETCH_WAITS * max(fetch_wait_max_ms, USUAL_FETCH_WAIT_MAX_MS)
+        # A session may expire after two thirds of its timeout, because its client pings once in a third.
+        usual_ms = PROVED_BY_FETCH_WAITS * max(fetch_wait_max_ms, USUAL_FETCH_WAIT_MAX_MS)
+        self._proved_within_ms = min(usual_ms, session_timeout_ms // 2)
         self._doubtful_until_ms = NEVER
+        # The epoch of the registration that has expired, until the controller has sent a request to the next one.
+        self._expired_epoch: int | None = None
 
-    def on_session(self, event: SessionEvent) -> None:
-        """Leaderships are doubtful while the session with the metadata store is lost, and some time after it."""
-        is_connected = event is SessionEvent.CONNECTED
-        self._doubtful_until_ms = self.monotonic_ms() + DOUBTFUL_AFTER_SESSION_MS if is_connected else _ALWAYS
+    def on_session(self, event: SessionEvent, broker_epoch: int) -> None:
+        """Leaderships are doubtful while the session with the metadata store is lost, and some time after it.
+
+        broker_epoch: of this broker's last registration
+        """
+        if event is SessionEvent.EXPIRED:
+            self._expired_epoch = broker_epoch
+        if event is not SessionEvent.CONNECTED:
+            self._doubtful_until_ms = ALWAYS
+        elif self._expired_epoch is None:
+            self._end_doubt()
+
+    def on_controller_request(self, broker_epoch: int) -> None:
+        """A controller has sent a request to this broker, in its registration with this epoch."""
+        if self._expired_epoch is not None and broker_epoch > self._expired_epoch:
+            self._expired_epoch = None
+            self._end_doubt()
+
+    def _end_doubt(self) -> None:
+        self._doubtful_until_ms = self.monotonic_ms() + DOUBTFUL_AFTER_SESSION_MS
 
     def is_doubtful(self) -> bool:
         """Return whether the controller may have elected other leaders because this broker's session was lost."""
         return self.monotonic_ms() < self._doubtful_until_ms
 
-    def find_proof_limit_ms(self, arrival_ms: int) -> int:
-        """Return the time after which a follower must have followed this leader, to prove that no other one leads.
+    def find_proved_ms(self, followed_ms: int) -> int:
+        """Return the time before which requests must have arrived, so that no other broker led at their arrival.
 
-        arrival_ms: time of the request that needs the proof. If leaderships are doubtful, only a later time is a proof.
-        Otherwise a time shortly before is sufficient, because the controller elects no other leader before the session
-        timeout. Exceptions are elections by a refused connection, by an operator, and by a rebalance of leaders, of
-        which the controller notifies this broker at once.
+        followed_ms: the last time at which enough followers followed this leader. It proves the leadership at that
+        time, and, unless leaderships are doubtful, for some time after it, because the controller elects no other
+        leader before the session timeout. Exceptions are elections by a refused connection, by an operator, and by a
+        rebalance of leaders, of which the controller notifies this broker at once, if it can reach it.
         """
-        return arrival_ms if self.is_doubtful() else min(arrival_ms, self.monotonic_ms() - self._proved_within_ms)
+        if self.monotonic_ms() - followed_ms < self._proved_within_ms and not self.is_doubtful():
+            return ALWAYS
+        return followed_ms
 
 
 class FetchTimes(Protocol):
@@ -129,8 +156,8 @@ class Follower:
     """
 
     __slots__ = (
-        "_caught_up_ms", "_fetch_ms", "_proved_ms", "_recorded_ms", "_times", "broker_epoch", "leader_end_offset",
-        "log_end_offset", "log_start_offset",
+        "_caught_up_ms", "_fetch_ms", "_proved_ms", "_times", "broker_epoch", "leader_end_offset", "log_end_offset",
+        "log_start_offset",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -139,7 +166,6 @@ class Follower:
         self._caught_up_ms = NEVER
         self._fetch_ms = NEVER
         self._proved_ms = NEVER
-        self._recorded_ms = NEVER
         self._times: FetchTimes | None = None
         self.leader_end_offset = -1
         self.broker_epoch = NO_BROKER_EPOCH
@@ -158,8 +184,9 @@ class Follower:
     def proved_ms(self) -> int:
         """Return the last time at which the follower certainly followed this leader.
 
-        It sent its last fetch after the response to the one before, perhaps long before the leader read it: the process
-        or the network may have been suspended meanwhile. This is the time of the fetch before the last one.
+        It sent its last fetch after the response to the one before on the same connection, perhaps long before the
+        leader read it: the process or the network may have been suspended meanwhile. This is the time of the fetch
+        before the last one. Fetches of several connections may all have waited in their sockets.
         """
         return self._proved_ms if self._times is None else max(self._proved_ms, self._times.previous_ms)
 
@@ -170,7 +197,6 @@ class Follower:
     def end_to_repeat(self, times: FetchTimes) -> None:
         """Record each fetch by `record_fetch` again, because the leader's log has changed or `times` have ended."""
         if self._times is times:
-            self._recorded_ms = times.fetched_ms
             self._set_times(times.fetched_ms, times.fetched_ms)
 
     def _set_times(self, fetch_ms: int, caught_up_ms: int) -> None:
@@ -181,7 +207,7 @@ class Follower:
     def begin_to_follow(self, caught_up_ms: int) -> None:
         """Begin to follow a new leader."""
         self._set_times(NEVER, caught_up_ms)
-        self._proved_ms = self._recorded_ms = NEVER
+        self._proved_ms = NEVER
 
     def record_fetch(
         self,
@@ -189,11 +215,11 @@ class Follower:
         log_start_offset: int,
         leader_end_offset: int,
         monotonic_ms: int,
-        previous_ms: int | None = None,
+        previous_ms: int = NEVER,
     ) -> None:
         """Record a fetch from `log_end_offset`.
 
-        previous_ms: time of the session's fetch before this one; None without a session
+        previous_ms: time of the follower's fetch before this one on the same connection, or in the same session
 
         A follower that reached the leader's log end of its previous fetch was caught up then. Otherwise a follower that
         is always a little behind, because the leader appends all the time, would never be caught up.
@@ -208,8 +234,7 @@ class Follower:
         if leader_end_offset > self.leader_end_offset:
             self.leader_end_offset = leader_end_offset
         self._set_times(monotonic_ms, caught_up_ms)
-        self._proved_ms = max(self._proved_ms, self._recorded_ms if previous_ms is None else previous_ms)
-        self._recorded_ms = monotonic_ms
+        self._proved_ms = max(self._proved_ms, previous_ms)
 
     def begin_epoch(self, leader_end_offset: int, monotonic_ms: int, *, is_in_sync: bool) -> None:
         """Continue under the same leader in a new leader epoch.
@@ -291,20 +316,19 @@ class LeaderState:
         least_ms = self._cluster.monotonic_ms() - DOUBTED_WITHIN_MS
         return any(max(one.fetch_ms, one.caught_up_ms) >= least_ms for one in self._list_in_sync())
 
-    def is_proved(self, min_isr: int, arrival_ms: int) -> bool:
-        """Return whether enough followers in sync have proved that no other leader had committed anything.
+    def find_proved_ms(self, min_isr: int) -> int:
+        """Return the time before which no other leader had committed anything, as enough followers in sync have proved.
 
         For state of which a client must not get an old version; `is_confirmed` is for errors, and may be true for some
         milliseconds after a pause of the process. Another leader would be a member of the ISR, and would commit nothing
         without `min_isr` (min.insync.replicas) replicas, without this one and without those that still follow it.
-        arrival_ms: see `Replication.find_proof_limit_ms`
         """
         followers = self._list_in_sync()
         if self._cluster is None or not followers:
-            return True
-        limit_ms = self._cluster.find_proof_limit_ms(arrival_ms)
-        proved = sum(follower.proved_ms > limit_ms for follower in followers)
-        return proved >= max(1, min(len(followers), len(self.followers) + 1 - min_isr))
+            return ALWAYS
+        needed = max(1, min(len(followers), len(self.followers) + 1 - min_isr))
+        followed_ms = sorted(follower.proved_ms for follower in followers)[-needed]
+        return self._cluster.find_proved_ms(followed_ms)
 
     def is_doubtful(self) -> bool:
         """Return whether another broker may lead because this broker's session was lost: `Replication`."""

@@ -28,7 +28,7 @@ from odradek.protocol.records import read_header
 from odradek.replication.metadata.image import NO_LEADER, PartitionMetadata
 from odradek.replication.metadata.topic_names import is_internal
 from odradek.replication.replicas.isr import IsrChange, IsrEvent, IsrPhase, IsrState
-from odradek.replication.replicas.leader_state import Follower, LeaderState, Replication
+from odradek.replication.replicas.leader_state import ALWAYS, NEVER, Follower, LeaderState, Replication
 from odradek.replication.replicas.offset_lookup import begin_search, find_offset
 from odradek.replication.replicas.topic_traffic import TopicTraffic
 
@@ -470,9 +470,10 @@ class Partition:
     def _may_be_replaced(self) -> bool:
         return self._leader_state is not None and self._leader_state.may_be_replaced()
 
-    def is_leadership_proved(self, arrival_ms: int) -> bool:
-        """Return whether no other leader had committed anything when a request arrived: `LeaderState.is_proved`."""
-        return self._leader_state is None or self._leader_state.is_proved(self._min_isr, arrival_ms)
+    @property
+    def leadership_proved_ms(self) -> int:
+        """Return the time before which no other leader had committed anything: `LeaderState.find_proved_ms`."""
+        return ALWAYS if self._leader_state is None else self._leader_state.find_proved_ms(self._min_isr)
 
     @property
     def is_leadership_doubtful(self) -> bool:
@@ -618,11 +619,11 @@ class Partition:
         log_start_offset: int,
         monotonic_ms: int,
         broker_epoch: int = -1,
-        previous_ms: int | None = None,
+        previous_ms: int = NEVER,
     ) -> None:
         """Record a follower's fetch from its log end; propose to add it to the ISR if it is in sync.
 
-        previous_ms: time of the fetch session's fetch before this one; None without a session
+        previous_ms: time of the follower's fetch before this one on the same connection, or in the same session
         Raises KafkaError: as `leading_log`, UNKNOWN_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER for an old broker epoch.
         """
         log, state = self.leading_log(), self._leader_state

@@ -1,7 +1,8 @@
 """Requests that wait until it is certain that this broker is still the coordinator."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from odradek.server.work.clock import Clock, DelayedCall
 from odradek.server.work.waits import Wait
@@ -10,22 +11,29 @@ _PAUSE_S: Final = 0.05
 _REPLIES_PER_CHECK: Final = 20
 """Number of requests that continue in one iteration of the reactor."""
 
+_ENTRIES_PER_CHECK: Final = 500
+"""Number of entries of the queues that one iteration removes, which takes up to 0.5 ms."""
 
-class _Waiting(NamedTuple):
+
+class _Waiting:
     """A request, the time of its arrival, and the partitions that it uses and of which the proof is missing."""
 
-    wait: Wait[set[int]]
-    arrival_ms: int
-    missing: set[int]
+    __slots__ = ("arrival_ms", "missing", "wait")
+
+    def __init__(self, wait: Wait[set[int]], arrival_ms: int, missing: set[int]) -> None:
+        self.wait = wait
+        self.arrival_ms = arrival_ms
+        self.missing = missing
 
 
 class ProofWaits:
     """Waits for proofs that no other broker had become the coordinator of partitions when a request arrived.
 
     A broker that was suspended or cut off does not notice at once that it has been replaced. A wait ends at the latest
-    `timeout_ms` after the arrival. One timer serves all requests.
+    `timeout_ms` after the arrival. One timer serves all requests. A proof holds for all requests that arrived before,
+    so that a check examines only the oldest requests of each partition.
 
-    is_proved: returns whether there is a proof for a partition, by the time of the arrival
+    find_proved_ms: returns the time before which there is a proof for a partition
     is_doubtful: returns whether without a proof another broker may be the coordinator of a partition
     """
 
@@ -34,25 +42,30 @@ class ProofWaits:
         clock: Clock,
         monotonic_ms: Callable[[], int],
         timeout_ms: int,
-        is_proved: Callable[[int, int], bool],
+        find_proved_ms: Callable[[int], int],
         is_doubtful: Callable[[int], bool],
     ) -> None:
         self._clock = clock
         self._monotonic_ms = monotonic_ms
         self._timeout_ms = timeout_ms
-        self._is_proved = is_proved
+        self._find_proved_ms = find_proved_ms
         self._is_doubtful = is_doubtful
-        self._waiting: list[_Waiting] = []
+        # In the order of the arrivals: all requests, and those of each partition. Some may have ended.
+        self._waiting: deque[_Waiting] = deque()
+        self._by_partition: dict[int, deque[_Waiting]] = {}
         self._timer: DelayedCall | None = None
 
     def add(self, partitions: Iterable[int]) -> Wait[set[int]] | None:
         """Return a Deferred of the partitions whose state must not be used; None if there are proofs for all."""
         arrival_ms = self._monotonic_ms()
-        missing = {partition for partition in partitions if not self._is_proved(partition, arrival_ms)}
+        missing = {partition for partition in partitions if self._find_proved_ms(partition) <= arrival_ms}
         if not missing:
             return None
         wait: Wait[set[int]] = Wait(lambda: f"coordinators: followers of partitions {sorted(missing)[:10]} to fetch")
-        self._waiting.append(_Waiting(wait, arrival_ms, missing))
+        waiting = _Waiting(wait, arrival_ms, missing)
+        self._waiting.append(waiting)
+        for partition in missing:
+            self._by_partition.setdefault(partition, deque()).append(waiting)
         self._start_timer(_PAUSE_S)
         return wait
 
@@ -67,25 +80,56 @@ class ProofWaits:
             self._timer = self._clock.callLater(delay_s, self._check)
 
     def _check(self) -> None:
-        """Continue up to _REPLIES_PER_CHECK requests, the oldest first."""
+        """Continue the requests with proofs, and those that have waited for too long; of many only a part."""
         self._timer = None
-        ended: list[tuple[Wait[set[int]], set[int]]] = []
-        left: list[_Waiting] = []
-        for position, one in enumerate(self._waiting):
-            if len(ended) == _REPLIES_PER_CHECK:
-                left += self._waiting[position:]
-                break
-            unproved = {each for each in one.missing if not self._is_proved(each, one.arrival_ms)}
-            if unproved and self._monotonic_ms() - one.arrival_ms >= self._timeout_ms:
-                ended.append((one.wait, {each for each in unproved if self._is_doubtful(each)}))
-            elif not unproved:
-                ended.append((one.wait, unproved))
-            elif not one.wait.called:
-                # A request ends earlier if its connection is closed.
-                left.append(one)
-        self._waiting = left
-        if left:
-            self._start_timer(0 if len(ended) == _REPLIES_PER_CHECK else _PAUSE_S)
-        for wait, unproved in ended:
-            if not wait.called:
-                wait.callback(unproved)
+        proved: list[_Waiting] = []
+        is_complete = self._remove_proved(proved)
+        late: list[_Waiting] = []
+        is_complete = self._remove_late(late, _REPLIES_PER_CHECK - len(proved)) and is_complete
+        if self._waiting:
+            self._start_timer(_PAUSE_S if is_complete else 0)
+        for one in proved:
+            one.wait.callback(set())
+        for one in late:
+            if not one.wait.called:
+                one.wait.callback({each for each in one.missing if self._is_doubtful(each)})
+
+    def _remove_proved(self, proved: list[_Waiting]) -> bool:
+        """Remove entries with a proof from the queues of their partitions; return False if some may be left.
+
+        A request that had a proof of its last partition is added to `proved`, unless it has ended.
+        """
+        removed = 0
+        for partition in list(self._by_partition):
+            queue = self._by_partition[partition]
+            proved_ms = self._find_proved_ms(partition)
+            while queue and (queue[0].arrival_ms < proved_ms or queue[0].wait.called):
+                if len(proved) == _REPLIES_PER_CHECK or removed == _ENTRIES_PER_CHECK:
+                    return False
+                removed += 1
+                one = queue.popleft()
+                one.missing.discard(partition)
+                if not one.missing and not one.wait.called:
+                    proved.append(one)
+            if not queue:
+                del self._by_partition[partition]
+        return True
+
+    def _remove_late(self, late: list[_Waiting], count: int) -> bool:
+        """Remove requests that have ended, and up to `count` late ones, which are added to `late`.
+
+        Returns False if some may be left.
+        """
+        late_ms = self._monotonic_ms() - self._timeout_ms
+        for _ in range(_ENTRIES_PER_CHECK):
+            if not self._waiting:
+                return True
+            one = self._waiting[0]
+            if one.missing and not one.wait.called:
+                if one.arrival_ms > late_ms:
+                    return True
+                if len(late) == count:
+                    return False
+                late.append(one)
+            self._waiting.popleft()
+        return False

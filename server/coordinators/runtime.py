@@ -27,6 +27,7 @@ from odradek.coordinator.steps import Steps
 from odradek.log.background.tasks import RunInThread
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import RECORD_BATCH_OVERHEAD, Codec, build_plain_batch, recompress
+from odradek.replication.replicas.leader_state import ALWAYS
 from odradek.server.coordinators.context import CoordinatorContext, PendingReply, R, S, is_replicated
 from odradek.server.coordinators.load_waits import LoadWaits
 from odradek.server.coordinators.loading import MAX_CHUNK_BYTES, ShardLoad, compute_retry_pause_s, is_transient
@@ -91,7 +92,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._absent = self._make_absent()
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
-        self._proofs = ProofWaits(reactor, monotonic_ms, write_timeout_ms, self._is_proved, self._is_doubtful)
+        self._proofs = ProofWaits(reactor, monotonic_ms, write_timeout_ms, self._find_proved_ms, self._is_doubtful)
         self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
         """By partition, the callback of the write that was the oldest pending one when a timeout was last logged."""
 
@@ -169,9 +170,9 @@ class CoordinatorRuntime(ABC, Generic[S]):
         """
         return self._proofs.add({self.index_of(key) for key in keys})
 
-    def _is_proved(self, index: int, arrival_ms: int) -> bool:
+    def _find_proved_ms(self, index: int) -> int:
         context = self._contexts.get(index)
-        return context is None or context.partition.is_leadership_proved(arrival_ms)
+        return ALWAYS if context is None else context.partition.leadership_proved_ms
 
     def _is_doubtful(self, index: int) -> bool:
         context = self._contexts.get(index)

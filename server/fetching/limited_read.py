@@ -15,6 +15,7 @@ from odradek.protocol.messages.fetch import (
     FetchResponsePartitionData,
 )
 from odradek.protocol.schema import rows
+from odradek.replication.replicas.leader_state import NEVER
 from odradek.replication.replicas.partition import READ_COMMITTED, Partition
 from odradek.server.fetching.purgatory import PartitionWatch
 from odradek.server.fetching.reader import FetchReader
@@ -69,7 +70,7 @@ class LimitedRead:
     find_cause: returns the error to report for an error raised by a read
     fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
         records the follower's progress
-    previous_ms: the time of the session's fetch before that one; None without a session
+    previous_ms: the time of the follower's fetch before that one on the same connection, or in the same session
     is_urgent: the response is sent without waiting for more bytes
     """
 
@@ -86,7 +87,7 @@ class LimitedRead:
         names_all: bool,
         find_cause: Cause,
         fetched_ms: int | None = None,
-        previous_ms: int | None = None,
+        previous_ms: int = NEVER,
     ) -> None:
         self._version = version
         self._reader = reader

@@ -46,7 +46,7 @@ from odradek.replication.metadata.loader import (
     list_topics,
     read_assignments,
 )
-from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, SessionEvent, WatchEvent
+from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
 from odradek.replication.metadata.znodes import Restart
 from odradek.replication.replicas.broker_control import BrokerControl
@@ -156,6 +156,7 @@ class ClusterMembership:
             environment.monotonic_ms,
             config.replica_lag_time_max_ms,
             fetch_wait_max_ms=config.replica_fetch_wait_max_ms,
+            session_timeout_ms=config.zookeeper_session_timeout_ms,
         )
 
     def _make_channels(self) -> TcpBrokerChannels:
@@ -308,7 +309,7 @@ class ClusterMembership:
             await store.close()
             raise
         store.add_session_listener(self._controlled_shutdown.on_session)
-        store.add_session_listener(self.replication.on_session)
+        store.add_session_listener(lambda event: self.replication.on_session(event, self.broker_epoch))
         self._opened = OpenedStore(store, controller, cluster_id)
         self._configs = ConfigFollower(store, self._metadata, self._post)
         self._clients = ClientMetadata(config, environment, store, self._events)
@@ -406,6 +407,7 @@ class ClusterMembership:
             partial(list_topics, self._store),
             self._delayed_tasks.run_later,
             self._environment.monotonic_ms,
+            self.replication.on_controller_request,
         )
         for image in (self._controller.image, self._metadata):
             image.listeners.append(self._watch_peers)
@@ -578,8 +580,6 @@ class ClusterMembership:
         """Begin a new session, register again, and load configurations and features again."""
         assert self._configs is not None
         await self._controller.rejoin()
-        # The store notifies its listeners of connections of the same session only.
-        self.replication.on_session(SessionEvent.CONNECTED)
         await self._start_configs({topic.name: topic.topic_id for topic in self._metadata.topics.values()})
         await self._load_features()
 

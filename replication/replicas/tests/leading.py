@@ -12,7 +12,7 @@ from odradek.protocol.messages.alter_partition import (
 from odradek.replication.metadata.image import ClusterMetadata, PartitionMetadata
 from odradek.replication.remote import BrokerUnavailableError
 from odradek.replication.replicas.isr_changes import IsrChangeQueue
-from odradek.replication.replicas.leader_state import Replication
+from odradek.replication.replicas.leader_state import NEVER, Replication
 from odradek.replication.replicas.partition import Partition
 from odradek.replication.tests.support import broker
 
@@ -150,6 +150,7 @@ class Leader:
             LOCAL, epoch, replicas, replicas if isr is None else isr, partition_epoch=partition_epoch
         )
         self.partition.apply(self.metadata, log or open_log(**config))
+        self._fetched_ms = {}
 
     def apply(self, **changes):
         """Apply changed metadata."""
@@ -163,9 +164,11 @@ class Leader:
         return info
 
     def fetch(self, replica, offset, *, start=0, after_ms=0, epoch=-1):
-        """Record a fetch of a follower."""
+        """Record a fetch of a follower on its only connection."""
         self.now_ms += after_ms
-        self.partition.update_follower(replica, offset, start, self.now_ms, epoch)
+        previous_ms = self._fetched_ms.get(replica, NEVER)
+        self.partition.update_follower(replica, offset, start, self.now_ms, epoch, previous_ms)
+        self._fetched_ms[replica] = self.now_ms
 
     @property
     def high_watermark(self):

@@ -64,6 +64,7 @@ class Member:
 
     def __init__(self, directories=("/data",)):
         self.broker_epoch = BROKER_EPOCH
+        self.accepted_epochs = []
         self.delayed = []
         self.server = MemoryMetadataServer()
         self.store = self.server.connect()
@@ -89,6 +90,7 @@ class Member:
             partial(list_topics, self.store),
             lambda delay_ms, task: self.delayed.append((delay_ms, task)),
             lambda: 0,
+            self.accepted_epochs.append,
         )
 
     def lead_request(self, *states, topic="t", topic_id=ID, epoch=1, broker_epoch=BROKER_EPOCH):
@@ -286,6 +288,7 @@ def test_requests_of_an_earlier_controller_or_registration_change_nothing(member
         member.update(epoch=9, broker_epoch=stale),
     ):
         assert refused == ErrorCode.STALE_BROKER_EPOCH
+    assert member.accepted_epochs == [BROKER_EPOCH]
     # A refused request does not raise the controller's epoch either.
     assert member.lead(role(1), epoch=5) == {1: ErrorCode.NONE}
     assert member.lead(role(2), epoch=5, broker_epoch=-1) == {2: ErrorCode.NONE}

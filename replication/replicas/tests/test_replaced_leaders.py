@@ -10,6 +10,7 @@ from odradek.replication.replicas.leader_state import (
     DOUBTED_WITHIN_MS,
     DOUBTFUL_AFTER_SESSION_MS,
     PROVED_BY_FETCH_WAITS,
+    Replication,
 )
 from odradek.replication.replicas.tests.leading import Leader
 from odradek.replication.replicas.tests.test_leader import fails
@@ -87,7 +88,7 @@ WITHIN_MS = PROVED_BY_FETCH_WAITS * 500
 
 def is_proved(leader):
     """Return whether the leadership is proved for a request that arrives now."""
-    return leader.partition.is_leadership_proved(leader.now_ms)
+    return leader.partition.leadership_proved_ms > leader.now_ms
 
 
 def test_a_fetch_proves_the_leadership_at_the_time_of_the_fetch_before():
@@ -144,11 +145,14 @@ def test_the_begin_of_an_epoch_proves_nothing():
     assert is_proved(leader)
 
 
-def test_in_a_session_the_fetch_before_the_last_one_is_that_of_the_session():
+def test_the_fetch_before_the_last_one_is_that_of_the_same_connection():
     """A fetch of another connection, which waited in its socket as well, is no proof."""
     leader = Leader((1, 2))
     leader.now_ms += 10_000
     partition = leader.partition
+    partition.update_follower(2, 0, 0, 10_000)
+    partition.update_follower(2, 0, 0, 10_000)
+    assert not is_proved(leader)
     partition.update_follower(2, 0, 0, 10_000, -1, 0)
     partition.update_follower(2, 0, 0, 10_001, -1, 1)
     assert not is_proved(leader)
@@ -161,14 +165,47 @@ def test_after_the_loss_of_the_session_only_later_fetches_prove_something():
     leader = Leader((1, 2))
     for _ in range(2):
         leader.fetch(2, 0, after_ms=1)
-    for event in (SessionEvent.DISCONNECTED, SessionEvent.EXPIRED, SessionEvent.CONNECTED):
-        leader.cluster.on_session(event)
+    for event in (SessionEvent.DISCONNECTED, SessionEvent.CONNECTED):
+        leader.cluster.on_session(event, 7)
         asked_ms = leader.now_ms
         leader.fetch(2, 0, after_ms=1)
-        assert not leader.partition.is_leadership_proved(asked_ms)
+        assert leader.partition.leadership_proved_ms <= asked_ms
         leader.fetch(2, 0, after_ms=1)
-        assert leader.partition.is_leadership_proved(asked_ms)
+        assert leader.partition.leadership_proved_ms > asked_ms
     leader.now_ms += DOUBTFUL_AFTER_SESSION_MS
     leader.fetch(2, 0, after_ms=1)
     leader.fetch(2, 0, after_ms=1)
     assert is_proved(leader)
+
+
+def test_after_the_end_of_the_session_leaderships_are_doubtful_until_the_controller_has_sent_a_request():
+    """A controller that is suspended, or that is not elected yet, has sent no roles since the end of the session."""
+    leader = Leader((1, 2))
+    cluster = leader.cluster
+    cluster.on_session(SessionEvent.EXPIRED, 7)
+    for event in (SessionEvent.CONNECTED, SessionEvent.DISCONNECTED, SessionEvent.CONNECTED):
+        cluster.on_session(event, 8)
+        leader.now_ms += DOUBTFUL_AFTER_SESSION_MS
+        assert cluster.is_doubtful()
+    cluster.on_controller_request(7)
+    leader.now_ms += DOUBTFUL_AFTER_SESSION_MS
+    assert cluster.is_doubtful()
+    cluster.on_controller_request(8)
+    leader.now_ms += DOUBTFUL_AFTER_SESSION_MS - 1
+    assert cluster.is_doubtful()
+    leader.now_ms += 1
+    assert not cluster.is_doubtful()
+
+
+def test_a_proof_ends_before_the_session_of_a_suspended_broker_can_expire():
+    """ZooKeeper ends it as soon as two thirds of its timeout after the suspension."""
+    leader = Leader((1, 2))
+    leader.cluster = leader.partition._cluster = leader.partition._leader_state._cluster = Replication(
+        leader.image, leader.queue, lambda: leader.now_ms, 30_000, fetch_wait_max_ms=4_000, session_timeout_ms=18_000
+    )
+    leader.fetch(2, 0, after_ms=1)
+    leader.fetch(2, 0, after_ms=1)
+    leader.now_ms = 9_000
+    assert is_proved(leader)
+    leader.now_ms += 1
+    assert not is_proved(leader)

@@ -8,7 +8,7 @@ import pytest
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from odradek.replication.metadata.store import SessionEvent
-from odradek.replication.replicas.leader_state import PROVED_BY_FETCH_WAITS, Replication
+from odradek.replication.replicas.leader_state import NEVER, PROVED_BY_FETCH_WAITS, Replication
 from odradek.replication.replicas.tests.leading import Leader
 from odradek.server.coordinators.tests.test_writes import TIMEOUT_MS, World
 from odradek.server.handlers.coordinators import group_offsets
@@ -18,9 +18,15 @@ PROVED_WITHIN_MS = PROVED_BY_FETCH_WAITS * 500
 VERSION = 9
 
 
+class FollowedWorld(World):
+    """A world with the time of the last fetch of the other replica."""
+
+    followed_ms = NEVER
+
+
 @pytest.fixture
 def world():
-    world = World(commit_timeout_ms=TIMEOUT_MS)
+    world = FollowedWorld(commit_timeout_ms=TIMEOUT_MS)
     world.offsets._leader_state._cluster = Replication(world.metadata, Leader().queue, world.monotonic_ms, 30_000)
     world.commit(5)
     follow(world)
@@ -29,9 +35,11 @@ def world():
 
 
 def follow(world):
-    """Let the other replica fetch up to the end."""
+    """Let the other replica fetch up to the end, on one connection."""
     world.clock.advance(0.001)
-    world.offsets.update_follower(2, world.offsets.log.log_end_offset, 0, world.monotonic_ms())
+    now_ms, previous_ms = world.monotonic_ms(), world.followed_ms
+    world.offsets.update_follower(2, world.offsets.log.log_end_offset, 0, now_ms, -1, previous_ms)
+    world.followed_ms = now_ms
     world.clock.advance(0)
 
 
@@ -66,7 +74,7 @@ def test_a_suspended_coordinator_returns_no_offset_if_it_was_replaced(world):
     world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
     follow(world)
     found = begin_fetch(world)
-    world.offsets._leader_state._cluster.on_session(SessionEvent.EXPIRED)
+    world.offsets._leader_state._cluster.on_session(SessionEvent.EXPIRED, 1)
     for _ in range(90):
         world.clock.advance(TIMEOUT_MS / 100_000)
         assert found == []

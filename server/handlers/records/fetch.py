@@ -641,7 +641,7 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _make_read(self, fetched_ms: int | None = None, previous_ms: int | None = None) -> LimitedRead:
+    def _make_read(self, fetched_ms: int | None = None, previous_ms: int = NEVER) -> LimitedRead:
         names_all = self.session is None
         return LimitedRead(
             self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms, previous_ms
@@ -656,8 +656,9 @@ class _Fetch:
         if watch is not None:
             read = self._make_read(watch.fetched_ms, watch.previous_ms)
         elif is_follower:
-            self.fetched_ms = self.services.monotonic_ms()
-            read = self._make_read(self.fetched_ms)
+            self.fetched_ms, previous_ms = self.services.monotonic_ms(), self.context.follower_fetched_ms
+            self.context.follower_fetched_ms = self.fetched_ms
+            read = self._make_read(self.fetched_ms, previous_ms)
         else:
             read = self._make_read()
         read.finds_ends = self.services.readers is not None and not is_follower

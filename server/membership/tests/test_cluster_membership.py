@@ -91,7 +91,7 @@ async def do_nothing(*arguments):
     """Stand for a part of a membership that a test does not need."""
 
 
-def test_leaderships_are_doubtful_until_some_time_after_the_next_session(monkeypatch):
+def test_leaderships_are_doubtful_until_some_time_after_a_request_to_the_next_registration(monkeypatch):
     """The store notifies its listeners of the end of a session, but not of the begin of the next one."""
     network = FakeNetwork()
     membership, expire = open_membership(network, monkeypatch)
@@ -103,6 +103,9 @@ def test_leaderships_are_doubtful_until_some_time_after_the_next_session(monkeyp
     assert replication.is_doubtful()
     membership._controller.rejoin = membership._start_configs = membership._load_features = do_nothing
     run_now(membership.rejoin())
+    now_ms += DOUBTFUL_AFTER_SESSION_MS
+    assert replication.is_doubtful()
+    replication.on_controller_request(membership.broker_epoch + 1)
     assert replication.is_doubtful()
     now_ms += DOUBTFUL_AFTER_SESSION_MS
     assert not replication.is_doubtful()

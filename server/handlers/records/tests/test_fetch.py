@@ -74,8 +74,11 @@ class World:
         self.partition(topic, index).append_as_leader(memoryview(batch), required_acks=-1, now_ms=0)
         return len(batch)
 
-    def start_fetch(self, *asked, version=BY_NAME, forgotten=(), has_input_ended=False, **request):
-        """Fetch (topic name or id, index, offset, options) of partitions. Return the response, or a Deferred of it."""
+    def start_fetch(self, *asked, version=BY_NAME, forgotten=(), has_input_ended=False, context=None, **request):
+        """Fetch (topic name or id, index, offset, options) of partitions. Return the response, or a Deferred of it.
+
+        context: the connection; None for a new one
+        """
         topics = []
         for topic, index, offset, options in (one if len(one) == 4 else (*one, {}) for one in asked):
             options = {"partition_max_bytes": 1 << 20, **options}
@@ -84,7 +87,7 @@ class World:
         fields = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1 << 20, "session_epoch": -1, **request}
         left_out = [FetchRequestForgottenTopic(**named(topic), partitions=[index]) for topic, index in forgotten]
         message = FetchRequest(topics=topics, forgotten_topics_data=left_out, **fields)
-        context = RequestContext("host", "PLAINTEXT")
+        context = context or RequestContext("host", "PLAINTEXT")
         context.api_version = version
         context.has_input_ended = has_input_ended
         return fetch(self.services, context, message)

@@ -5,12 +5,13 @@ import pytest
 from odradek.protocol.errors import ErrorCode
 from odradek.protocol.messages.fetch import FetchRequestReplicaState
 from odradek.replication.metadata.image import Endpoint, PartitionMetadata
-from odradek.replication.replicas.leader_state import Replication
+from odradek.replication.replicas.leader_state import NEVER, Replication
 from odradek.server.config import BrokerConfig
 from odradek.server.fetching.limited_read import LimitedRead
 from odradek.server.fetching.requested_partitions import PARTITIONS_PER_STEP
 from odradek.server.handlers.records import fetch as handler
 from odradek.server.handlers.records.tests.test_fetch import BY_NAME, World, errors, rows, sizes
+from odradek.server.request import RequestContext
 
 E = ErrorCode
 EPOCH = 7
@@ -86,6 +87,27 @@ def test_progress_ends_the_waits_of_consumers_and_producers(world):
     assert consumer == []
     world.replica_fetch((0, 1, {}), max_wait_ms=0)
     assert sizes(consumer[0]) == [size]
+
+
+def test_a_fetch_proves_that_the_follower_followed_at_the_time_of_the_fetch_before_on_its_connection(world):
+    """Fetches of two connections may both have waited in their sockets while the leader was suspended."""
+    context, follower = RequestContext("host", "PLAINTEXT"), world.partition("t").followers[2]
+
+    def fetch(**fields):
+        world.clock.advance(1)
+        world.replica_fetch((0, 0, {}), max_wait_ms=0, session_epoch=0, **fields)
+        return world.services.monotonic_ms()
+
+    fetch()
+    fetch()
+    fetch(context=context)
+    assert follower.proved_ms == NEVER
+    before_ms = fetch(context=context)
+    fetch()
+    last_ms = fetch(context=context)
+    assert before_ms < follower.proved_ms + 1_000 <= last_ms
+    fetch(context=context)
+    assert follower.proved_ms == last_ms
 
 
 def test_an_append_ends_the_wait_of_a_follower(world):
