@@ -528,7 +528,9 @@ def exported(kafka_jars: Any) -> dict[str, Scrape]:
 
 
 def load(bootstrap_servers: str, topic: str) -> None:
-    """Write, read, and commit a transaction."""
+    """Write, read, commit a transaction, and create a topic with fewer replicas than min.insync.replicas."""
+    few = NewTopic(f"{topic}-few", 1, 1, config={"min.insync.replicas": "2"})
+    AdminClient({"bootstrap.servers": bootstrap_servers}).create_topics([few])[few.topic].result(30)
     produce(bootstrap_servers, topic)
     consume(bootstrap_servers, topic)
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})
@@ -557,6 +559,15 @@ def test_names_types_and_labels_are_those_of_apache_kafka(measured, unique, expo
             assert ours.label_names(name) & theirs.label_names(their_name), name
         unknown -= theirs_by_name.keys()
     assert sorted(name for name in unknown if not ELSEWHERE.fullmatch(name)) == []
+
+
+@pytest.mark.parametrize(("state", "value"), [("underminisr", 0), ("atminisr", 1)])
+def test_a_partition_with_fewer_replicas_than_min_insync_replicas(measured, unique, exported, state, value):
+    load(measured.bootstrap_servers, unique)
+    name = f"kafka_cluster_partition_{state}"
+    assert sum_partitions(metrics(measured), name, f"{unique}-few") == value
+    theirs = exported["kafka-2_0_0"]
+    assert sum_partitions(theirs, name, "kafka-2_0_0-few") == value
 
 
 def test_the_metrics_of_apache_kafka_exist(measured, unique, exported):

@@ -70,8 +70,8 @@ def _check_min_isr(rows: list[PartitionRow]) -> Iterator[Finding]:
     equal = _name_topics([row for row in readable if row.min_isr == len(row.replicas) > 1])
     if above:
         fact = f"above the number of replicas: {list_some(above)}"
-        fix = "producers with acks=all are always refused: lower it, or add replicas"
-        yield Finding(State.PROBLEM, _CLUSTER, check, fact, fix)
+        fix = "records with acks=all are acknowledged with fewer copies than it requires: add replicas, or lower it"
+        yield Finding(State.WARNING, _CLUSTER, check, fact, fix)
     if equal:
         fact = f"equal to the number of replicas: {list_some(equal)}"
         fix = "producers with acks=all are refused while one broker restarts: lower it by one, or add a replica"

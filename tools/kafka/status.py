@@ -42,6 +42,11 @@ class PartitionRow(NamedTuple):
     min_isr: int | None
 
     @property
+    def effective_min_isr(self) -> int | None:
+        """In-sync replicas that writes with acks=all require. Leaders require no more than there are replicas."""
+        return None if self.min_isr is None else min(self.min_isr, len(self.replicas))
+
+    @property
     def is_offline(self) -> bool:
         """True without a leader: clients can neither write nor read."""
         return self.leader is None
@@ -54,12 +59,13 @@ class PartitionRow(NamedTuple):
     @property
     def is_under_min_isr(self) -> bool:
         """True if writes with acks=all are refused."""
-        return self.is_offline or (self.min_isr is not None and len(self.isr) < self.min_isr)
+        least = self.effective_min_isr
+        return self.is_offline or (least is not None and len(self.isr) < least)
 
     @property
     def is_at_min_isr(self) -> bool:
         """True if writes with acks=all are refused after the loss of one more in-sync replica."""
-        return len(self.isr) == self.min_isr
+        return len(self.isr) == self.effective_min_isr
 
     @property
     def states(self) -> list[str]:

@@ -19,22 +19,23 @@ def run(broker, *arguments):
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
-def test_a_topic_under_min_isr(broker):
+def test_a_topic_with_fewer_replicas_than_min_insync_replicas_is_at_min_isr(broker):
     with Wire(broker.port) as wire:
         wire.create_topic(TOPIC, 2, min_insync_replicas=2)
+        assert wire.produce(TOPIC, b"value").error_code == 0
         [me] = until(lambda: {partition.leader_id for partition in wire.metadata(TOPIC).topics[0].partitions})
     done = run(broker, "--json")
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     row = {"topic": TOPIC, "leader": me, "replicas": [me], "isr": [me], "min.insync.replicas": 2}
-    assert [one for one in document["under_min_isr"] if one["topic"] == TOPIC] == [
+    assert [one for one in document["at_min_isr"] if one["topic"] == TOPIC] == [
         {**row, "partition": 0},
         {**row, "partition": 1},
     ]
-    assert not [one for one in document["at_min_isr"] if one["topic"] == TOPIC]
+    assert not document["under_min_isr"]
     assert (document["under_replicated"], document["offline"], document["missing_brokers"]) == ([], [], [])
     [only] = document["brokers"]
     assert f"{only['host']}:{only['port']}" == broker.bootstrap_servers and only["id"] == document["controller"] == me
     table = run(broker)
-    assert table.returncode == 1
-    assert f"{TOPIC}-0  {me}       {me}         {me}    2        under min ISR\n" in table.stdout
+    assert table.returncode == 0
+    assert TOPIC not in table.stdout

@@ -155,8 +155,7 @@ def _read_led(partition: "Partition", totals: _Totals) -> tuple[int, ...]:
     log = partition.log
     assert log is not None
     in_sync, count = len(partition.isr), len(partition.replicas)
-    # Kafka compares with the configured number, which may be larger than that of the replicas.
-    least = log.config.min_insync_replicas
+    least = min(log.config.min_insync_replicas, count)
     is_under_replicated, is_under_min, is_at_min = in_sync < count, in_sync < least, in_sync == least
     totals.leaders += 1
     totals.under_replicated += is_under_replicated

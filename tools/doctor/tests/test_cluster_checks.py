@@ -29,10 +29,7 @@ def find_states(*partitions, controller=1, brokers=BROKERS):
         (PartitionRow("t", 0, 1, [1, 2], [1, 2], 1), {}),
         (PartitionRow("t", 0, 1, [1], [1], 1), {}),
         (PartitionRow("t", 0, 1, [1, 2], [1, 2], 2), {"min.insync.replicas": "warning"}),
-        (
-            PartitionRow("t", 0, 1, [1], [1], 2),
-            {"partitions under min ISR": "problem", "min.insync.replicas": "problem"},
-        ),
+        (PartitionRow("t", 0, 1, [1], [1], 2), {"min.insync.replicas": "warning"}),
         (PartitionRow("t", 0, 1, [1, 2], [1], 1), {"under-replicated partitions": "problem"}),
         (
             PartitionRow("t", 0, None, [1, 3], [], 1),

@@ -25,6 +25,8 @@ def status(*partitions):
         (PartitionRow("t", 0, 1, [1, 2], [1, 2], 1), [], False),
         (PartitionRow("t", 0, 1, [1, 2], [1], 1), ["under-replicated"], True),
         (PartitionRow("t", 0, 1, [1, 2], [1], 2), ["under min ISR", "under-replicated"], False),
+        (PartitionRow("t", 0, 1, [1], [1], 2), [], True),
+        (PartitionRow("t", 0, 1, [1, 2], [1], 3), ["under min ISR", "under-replicated"], False),
         (PartitionRow("t", 0, None, [1], [1], 1), ["offline", "under min ISR"], True),
         (PartitionRow("t", 0, None, [1, 2], [], 1), ["offline", "under min ISR", "under-replicated"], False),
         (PartitionRow("t", 0, 1, [1, 2], [1], None), ["under-replicated"], False),
