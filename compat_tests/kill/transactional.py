@@ -167,7 +167,11 @@ class ConfluentTransactionalWriter(TransactionalWriter):
 
 
 class KafkaPythonTransactionalWriter(TransactionalWriter):
-    """kafka-python sometimes waits forever after a lost connection, also to Apache Kafka; then it is replaced."""
+    """kafka-python sometimes waits forever after a lost connection, also to Apache Kafka; then it is replaced.
+
+    `commit_transaction` of kafka-python 3.0.12 may succeed without a request: after a refused batch it requests a new
+    epoch and has no transaction, and it loses that request together with the connection to the coordinator.
+    """
 
     def _create_producer(self) -> Any:
         producer = KafkaProducer(
@@ -187,19 +191,23 @@ class KafkaPythonTransactionalWriter(TransactionalWriter):
         return producer
 
     def _begin(self, producer: Any) -> None:
+        self._unsent: list[KafkaError] = []
         producer.begin_transaction()
 
     def _send(self, producer: Any, value: bytes, entry: Entry) -> None:
         def answer(sent: Any) -> None:
             entry.partition, entry.offset = sent.partition, known(sent.offset)
 
-        producer.send(self._topic, value, self._key(), partition=self._partition()).add_callback(answer)
+        sending = producer.send(self._topic, value, self._key(), partition=self._partition())
+        sending.add_callback(answer).add_errback(self._unsent.append)
 
     def _flush(self, producer: Any) -> None:
         producer.flush(CALL_TIMEOUT_SECONDS)
 
     def _commit(self, producer: Any) -> Fate:
         self._in_time(producer.commit_transaction)
+        if self._unsent:
+            raise self._unsent[0]
         return Fate.ACKNOWLEDGED
 
     def _abort(self, producer: Any) -> None:
