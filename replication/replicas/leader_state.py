@@ -75,8 +75,8 @@ class Replication:
     """
 
     __slots__ = (
-        "_doubtful_until_ms", "_expired_epoch", "_proved_within_ms", "image", "isr_changes", "lag_time_max_ms",
-        "monotonic_ms", "throttle",
+        "_doubtful_until_ms", "_expired_epoch", "_is_connected", "_proved_within_ms", "image", "isr_changes",
+        "lag_time_max_ms", "monotonic_ms", "throttle",
     )  # fmt: skip
 
     def __init__(
@@ -100,17 +100,20 @@ class Replication:
         self._doubtful_until_ms = NEVER
         # The epoch of the registration that has expired, until the controller has sent a request to the next one.
         self._expired_epoch: int | None = None
+        self._is_connected = True
 
     def on_session(self, event: SessionEvent, broker_epoch: int) -> None:
         """Leaderships are doubtful while the session with the metadata store is lost, and some time after it.
 
         broker_epoch: of this broker's last registration
         """
+        # A new session follows an expired one without a notice of its connection.
+        self._is_connected = event is not SessionEvent.DISCONNECTED
         if event is SessionEvent.EXPIRED:
             self._expired_epoch = broker_epoch
         if event is not SessionEvent.CONNECTED:
             self._doubtful_until_ms = ALWAYS
-        elif self._expired_epoch is None:
+        else:
             self._end_doubt()
 
     def on_controller_request(self, broker_epoch: int) -> None:
@@ -120,7 +123,8 @@ class Replication:
             self._end_doubt()
 
     def _end_doubt(self) -> None:
-        self._doubtful_until_ms = self.monotonic_ms() + DOUBTFUL_AFTER_SESSION_MS
+        if self._is_connected and self._expired_epoch is None:
+            self._doubtful_until_ms = self.monotonic_ms() + DOUBTFUL_AFTER_SESSION_MS
 
     def is_doubtful(self) -> bool:
         """Return whether the controller may have elected other leaders because this broker's session was lost."""

@@ -88,11 +88,18 @@ class ProofWaits:
         is_complete = self._remove_late(late, _REPLIES_PER_CHECK - len(proved)) and is_complete
         if self._waiting:
             self._start_timer(_PAUSE_S if is_complete else 0)
-        for one in proved:
-            one.wait.callback(set())
-        for one in late:
-            if not one.wait.called:
-                one.wait.callback({each for each in one.missing if self._is_doubtful(each)})
+        ended = [(one.wait, self._find_unusable(one)) for one in proved + late]
+        for wait, unusable in ended:
+            if not wait.called:
+                wait.callback(unusable)
+
+    def _find_unusable(self, waiting: _Waiting) -> set[int]:
+        """Return the partitions without a proof of which another broker may be the coordinator."""
+        return {
+            partition
+            for partition in waiting.missing
+            if self._find_proved_ms(partition) <= waiting.arrival_ms and self._is_doubtful(partition)
+        }
 
     def _remove_proved(self, proved: list[_Waiting]) -> bool:
         """Remove entries with a proof from the queues of their partitions; return False if some may be left.

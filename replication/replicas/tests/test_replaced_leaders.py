@@ -197,6 +197,20 @@ def test_after_the_end_of_the_session_leaderships_are_doubtful_until_the_control
     assert not cluster.is_doubtful()
 
 
+def test_a_request_of_the_controller_ends_no_doubt_while_the_next_session_is_disconnected():
+    """The next controller, which finds that session expired, sends this broker nothing."""
+    leader = Leader((1, 2))
+    cluster = leader.cluster
+    for event, epoch in ((SessionEvent.DISCONNECTED, 7), (SessionEvent.EXPIRED, 7), (SessionEvent.DISCONNECTED, 8)):
+        cluster.on_session(event, epoch)
+    cluster.on_controller_request(8)
+    leader.now_ms += DOUBTFUL_AFTER_SESSION_MS
+    assert cluster.is_doubtful()
+    cluster.on_session(SessionEvent.CONNECTED, 8)
+    leader.now_ms += DOUBTFUL_AFTER_SESSION_MS
+    assert not cluster.is_doubtful()
+
+
 def test_a_proof_ends_before_the_session_of_a_suspended_broker_can_expire():
     """ZooKeeper ends it as soon as two thirds of its timeout after the suspension."""
     leader = Leader((1, 2))

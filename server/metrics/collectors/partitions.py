@@ -24,7 +24,7 @@ _OF_LOG: Final = (
 _OF_PARTITION: Final = (
     gauge(f"{_PARTITION},name=UnderReplicated", "1 if this broker leads and a replica is not in sync, by partition."),
     gauge(f"{_PARTITION},name=UnderMinIsr", "1 if this broker leads with too few replicas in sync, by partition."),
-    gauge(f"{_PARTITION},name=AtMinIsr", "1 if this broker leads with just min.insync.replicas in sync."),
+    gauge(f"{_PARTITION},name=AtMinIsr", "1 if this broker leads with just enough replicas in sync."),
     gauge(f"{_PARTITION},name=InSyncReplicasCount", "Replicas in sync if this broker leads, else 0, by partition."),
     gauge(f"{_PARTITION},name=ReplicasCount", "Replicas if this broker leads, else 0, by partition."),
     gauge(f"{_PARTITION},name=LastStableOffsetLag", "Offsets from the last stable offset to the high watermark."),
@@ -35,7 +35,7 @@ PARTITIONS: Final = gauge(f"{_MANAGER},name=PartitionCount", "Replicas on this b
 OFFLINE: Final = gauge(f"{_MANAGER},name=OfflineReplicaCount", "Replicas here whose log directory has failed.")
 UNDER_REPLICATED: Final = gauge(f"{_MANAGER},name=UnderReplicatedPartitions", "Led here with a replica not in sync.")
 UNDER_MIN_ISR: Final = gauge(f"{_MANAGER},name=UnderMinIsrPartitionCount", "Led here with too few replicas in sync.")
-AT_MIN_ISR: Final = gauge(f"{_MANAGER},name=AtMinIsrPartitionCount", "Led here with just min.insync.replicas in sync.")
+AT_MIN_ISR: Final = gauge(f"{_MANAGER},name=AtMinIsrPartitionCount", "Led here with just enough replicas in sync.")
 REASSIGNING: Final = gauge(f"{_MANAGER},name=ReassigningPartitions", "Led here and being reassigned.")
 LATE_TRANSACTIONS: Final = gauge(
     f"{_MANAGER},name=PartitionsWithLateTransactionsCount",
