@@ -13,9 +13,9 @@
 docs/benchmarks.md explains the table.
 
 rows.py has the rows and their targets, measure.py and restarts.py the measurement of each kind, loader.py,
-consume_load.py, transaction_load.py and wire.py the load, brokers.py the two brokers, turns.py the order of the
-measurements, report.py the table. cluster/ is for clusters of three brokers, fairness/ for the delays of other clients,
-scale/ for pages, commands and scrapes of metrics with many topics.
+consume_load.py, paced_load.py, transaction_load.py and wire.py the load, brokers.py the two brokers, turns.py the order
+of the measurements, report.py the table. cluster/ is for clusters of three brokers, fairness/ for the delays of
+other clients, scale/ for pages, commands and scrapes of metrics with many topics.
 pipelines.py, pipeline_turns.py and pipeline_data.py are for the pipelines, tools.py for the command line and the
 console. Of Odradek only odradek.testing and odradek.testing_cluster are imported, which start brokers, and
 odradek.spark_it for the pipelines.

@@ -35,7 +35,8 @@ now_ns = time.perf_counter_ns
 
 
 class LoadSpec(NamedTuple):
-    """One load. `kind`: produce (several requests in flight), requests (one each, timed), consume or transactions.
+    """One load. `kind`: produce (several requests in flight), requests (one each, timed), paced (the same at a fixed
+    rate), consume or transactions.
 
     `ports` has the port of each partition's leader, or one for all; `broker_pids` the processes whose CPU is measured.
     """
@@ -50,6 +51,7 @@ class LoadSpec(NamedTuple):
     in_flight: int = 5
     value_bytes: int = 1024
     records_per_batch: int = 1
+    requests_per_s: float = 0.0
     records_per_transaction: int = 0
     abort_every: int = 0
     isolation_level: int = 0
@@ -294,6 +296,10 @@ def load_class(kind: str) -> type[Load]:
         from benchmarks.transaction_load import TransactionLoad
 
         return TransactionLoad
+    if kind == "paced":
+        from benchmarks.paced_load import PacedLoad
+
+        return PacedLoad
     if kind == "consume":
         from benchmarks.consume_load import ConsumeLoad
 

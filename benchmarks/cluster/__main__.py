@@ -20,12 +20,13 @@ from benchmarks.turns import Turns
 MEASUREMENTS: Mapping[str, Callable[[ClusterContestant, Row, Pace], Values]] = {
     "produce": load.produce,
     "requests": load.requests,
+    "paced": load.requests,
     "failover": failover.failover,
     "failover_controller": failover.failover_of_controller,
     "partitions": partitions.partitions,
     "catch_up": catch_up.catch_up,
 }
-WARMED = frozenset({"produce", "requests"})
+WARMED = frozenset({"produce", "requests", "paced"})
 FULL_WARM_UP_S, QUICK_WARM_UP_S = 15.0, 6.0
 
 

@@ -26,6 +26,13 @@ ROWS: tuple[Row, ...] = (
     _requests("requests-48", "one 100 B record a request, 48 connections, 3 partitions", 48),
     _requests("requests-16k", "one 16 KB batch a request, 3 connections, 3 partitions", 3, **SMALL_BATCH),
     Row(
+        "requests-paced",
+        "one 100 B record a request, 300 requests a second over 3 connections, 3 partitions",
+        "paced",
+        {**ONE_RECORD, "partitions": 3, "connections": 3, "requests_per_s": 300.0},
+        (at_most("p99_us", 1.0),),
+    ),
+    Row(
         "failover",
         "kill -9 of a leader that is not the controller, to the first acknowledged record of the next leader",
         "failover",
