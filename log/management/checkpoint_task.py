@@ -18,11 +18,13 @@ from odradek.log.storage.checkpoints import (
 )
 from odradek.log.storage.log_directory import ALL_CHECKPOINTS, LogDirectory
 
-TRUNCATED_CHECKPOINTS: Final = (RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE)
+TRUNCATED_CHECKPOINTS: Final = (
+    RECOVERY_POINTS_FILE, LOG_START_OFFSETS_FILE, CLEANER_OFFSETS_FILE, HIGH_WATERMARKS_FILE,
+)  # fmt: skip
 """Checkpoints that are written after a truncation, before the next append.
 
-Otherwise recovery would treat batches that are appended then as flushed or compacted, because the offsets in the
-checkpoints are above the new end.
+Otherwise a start would treat batches that are appended then as flushed, compacted, or committed, because the offsets in
+the checkpoints are above the new end.
 """
 
 _AFTER_ROLL_MS = 1_000

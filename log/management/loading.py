@@ -86,7 +86,7 @@ class _LoadedLog(NamedTuple):
     """Result of opening one log. Without `log` and `failure` it was not opened, because it belongs to another topic.
 
     `is_marked`: the log has the mark of a move that has not replaced it
-    `has_new_point`: the start must write the recovery point and `cleaned_to` to the checkpoints.
+    `has_new_point`: the start must write the recovery point, the high watermark and `cleaned_to` to the checkpoints.
     """
 
     key: Key
@@ -314,7 +314,7 @@ class LogLoader:
     def _open(self, found: _LogToOpen, config: LogConfig, now_ms: int) -> _LoadedLog:
         directory, key, path, stored_topic_id, offsets = found
         topic_id = log = new_cleaned_to = None
-        is_marked = False
+        is_marked = has_new_point = False
         failure: Exception | None = None
         report = RecoveryReport()
         try:
@@ -339,7 +339,10 @@ class LogLoader:
                 choose_jitter_ms=self._choose_jitter_ms,
                 report=report,
             )
-            log.update_high_watermark(offsets[HIGH_WATERMARKS_FILE].get(key, 0))
+            high_watermark = offsets[HIGH_WATERMARKS_FILE].get(key, 0)
+            log.update_high_watermark(high_watermark)
+            # The end is that of a truncation, or batches were lost; others may follow.
+            has_new_point = high_watermark > log.log_end_offset
             if not directory.was_clean:
                 log.mark_name_unsynced()
             new_cleaned_to = self._attribute_gaps(found, config, log, report)
@@ -350,7 +353,7 @@ class LogLoader:
         except DiskFullError as error:
             failure = _disk_full_at_start(directory, error)
         cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key) if new_cleaned_to is None else new_cleaned_to
-        has_new_point = new_cleaned_to is not None
+        has_new_point = has_new_point or new_cleaned_to is not None
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, is_marked, has_new_point)
 
     def _attribute_gaps(
@@ -435,9 +438,12 @@ class LogLoader:
         return log.log_end_offset == 0 and not has_topic_id(log) and has_topic_id(beside)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """Make the recovery points of opened logs durable. Raises ExhaustedError; other failures fail the directory."""
+        """Make the recovery points and high watermarks of opened logs durable.
+
+        Raises ExhaustedError; other failures fail the directory.
+        """
         try:
-            for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE):
+            for file_name in (CLEANER_OFFSETS_FILE, RECOVERY_POINTS_FILE, HIGH_WATERMARKS_FILE):
                 self._checkpoints.write_now(directory, file_name)
         except DiskFullError as error:
             self._log_dirs.fail(directory.path, _disk_full_at_start(directory, error))

@@ -229,6 +229,38 @@ def test_truncation_lowers_the_recovery_point_on_the_disk() -> None:
     assert (log.log_start_offset, log.log_end_offset) == (8, 8)
 
 
+def test_batches_after_a_truncation_below_the_high_watermark_are_not_committed_after_a_crash() -> None:
+    """An unclean leader election truncates committed records."""
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b", b"c")
+    log.flush(0)
+    run_until(manager, 0, 5000)
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): 3}
+    truncate(manager, 1, 5000)
+    for value in (b"d", b"e"):
+        log.append_as_leader(memoryview(build_batch([(0, b"k", value, ())])), leader_epoch=1, now_ms=0)
+    log.flush(0)
+    fs.crash()
+    [again] = opened(fs, ["/data/a"], ids={"t": TOPIC_ID}).all_logs()
+    assert (again.high_watermark, again.log_end_offset) == (1, 3)
+
+
+def test_a_start_lowers_a_high_watermark_above_the_end_of_the_log_on_the_disk() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs, ["/data/a"])
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a")
+    log.flush(0)
+    append(log, b"b", b"c")
+    run_until(manager, 0, 5000)
+    fs.crash(Random(1))
+    [again] = opened(fs, ["/data/a"], ids={"t": TOPIC_ID}).all_logs()
+    assert again.high_watermark == again.log_end_offset < 3
+    assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): again.log_end_offset}
+
+
 def test_truncations_are_durable_after_the_next_flush_and_share_the_checkpoints() -> None:
     fs, threads = MemoryFileSystem(), Threads()
     manager = opened(fs, ["/data/a"], run_in_thread=threads)
