@@ -471,12 +471,12 @@ class _Loader:
         """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
         Batches after such a gap must be removed, or a replica with a gap could become leader. Only gaps that compaction
-        left are kept: all gaps while the topic is compacted, and those up to the compacted offset afterwards.
-        Compaction leaves no zeros.
+        left are kept, which are below the compacted offset: a follower's segment begins at the log's end, also if its
+        first batch follows a gap of the leader's log. Compaction leaves no zeros.
         """
         if not later or segment.next_offset() >= later[0].base_offset:
             return False
-        return has_trailing_zeros or not (self.config.compacts or later[0].base_offset <= self.cleaned_to)
+        return has_trailing_zeros or later[0].base_offset > self.cleaned_to
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

@@ -578,7 +578,8 @@ def test_a_crash_at_any_point_of_a_compaction_neither_loses_nor_restores_records
     assert points > 150
 
 
-def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_no_longer_compacted() -> None:
+@pytest.mark.parametrize("policy", ["compact", "delete"])
+def test_a_crash_at_any_point_loses_nothing_of_a_log_with_the_gaps_of_its_compaction(policy: str) -> None:
     """A gap that compaction left between segments does not end the log, whatever cleanup.policy is by then."""
     config = {"internal.segment.bytes": "200"}
     is_complete = False
@@ -603,7 +604,7 @@ def test_a_crash_at_any_point_loses_nothing_of_a_log_that_is_no_longer_compacted
         fs.crash()
         if fs.exists("/d/cleaner-offset-checkpoint"):
             fs.remove("/d/cleaner-offset-checkpoint")
-        [log] = open_manager(fs, {**config, "cleanup.policy": "delete"}, ids={"t": bytes(16)}).all_logs()
+        [log] = open_manager(fs, {**config, "cleanup.policy": policy}, ids={"t": bytes(16)}).all_logs()
         assert latest(records(log)) == latest(before)
         assert log.log_end_offset == before[-1][0] + 1
     assert at > 20

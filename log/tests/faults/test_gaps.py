@@ -15,8 +15,8 @@ IDS = {"t": TOPIC_ID}
 END = 12
 
 
-def start(fs: MemoryFileSystem, ids: dict[str, bytes] | None = None) -> LogManager:
-    return opened(fs, DIRECTORIES, CONFIG, ids=ids)
+def start(fs: MemoryFileSystem, ids: dict[str, bytes] | None = None, policy: str = "delete") -> LogManager:
+    return opened(fs, DIRECTORIES, {**CONFIG, "cleanup.policy": policy}, ids=ids)
 
 
 def kill(fs: MemoryFileSystem) -> None:
@@ -142,9 +142,10 @@ def test_gaps_below_a_recovery_point_that_is_lowered_are_kept(content: bytes | N
         kill(fs)
 
 
-def test_a_lost_end_of_a_new_log_is_no_gap_although_a_deleted_log_had_its_name() -> None:
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_a_lost_end_of_a_new_log_is_no_gap_although_a_deleted_log_had_its_name(policy: str) -> None:
     fs = MemoryFileSystem()
-    manager = start(fs)
+    manager = start(fs, policy=policy)
     old = manager.create_log("t", 0, TOPIC_ID, 0)
     append(old, *[b"old"] * END)
     old.flush(0)
@@ -157,4 +158,4 @@ def test_a_lost_end_of_a_new_log_is_no_gap_although_a_deleted_log_had_its_name()
     lost = log.segments[1].base_offset
     remove_second_segment(fs, log)
     kill(fs)
-    assert served(start(fs, IDS)).log_end_offset == lost
+    assert served(start(fs, IDS, policy)).log_end_offset == lost
