@@ -29,7 +29,7 @@ ROWS: tuple[Row, ...] = (
         "requests-paced",
         "one 100 B record a request, 300 requests a second over 3 connections, 3 partitions",
         "paced",
-        {**ONE_RECORD, "partitions": 3, "connections": 3, "requests_per_s": 300.0},
+        {**ONE_RECORD, "partitions": 3, "connections": 3, "requests_per_s": 300.0, "warm_s": 5.0},
         (at_most("p99_us", 1.0),),
     ),
     Row(
