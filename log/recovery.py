@@ -22,6 +22,7 @@ from odradek.log.segments.segment_files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
     SEGMENT_SUFFIXES,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -472,11 +473,15 @@ class _Loader:
 
         Batches after such a gap must be removed, or a replica with a gap could become leader. Only gaps that compaction
         left are kept, which are below the compacted offset: a follower's segment begins at the log's end, also if its
-        first batch follows a gap of the leader's log. Compaction leaves no zeros.
+        first batch follows a gap of the leader's log, except if the gap is too large for one segment. Compaction leaves
+        no zeros.
         """
         if not later or segment.next_offset() >= later[0].base_offset:
             return False
-        return has_trailing_zeros or later[0].base_offset > self.cleaned_to
+        if has_trailing_zeros:
+            return True
+        base_offset = later[0].base_offset
+        return base_offset > self.cleaned_to and base_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable
 
 from odradek.log.segments.segment import Segment
-from odradek.log.segments.segment_files import remove_segment_files
+from odradek.log.segments.segment_files import MAX_RELATIVE_OFFSET, remove_segment_files
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import TEMPORARY_SUFFIX
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
 
-_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 
 
 class SegmentRoller:
@@ -111,7 +110,7 @@ class SegmentRoller:
         if (
             segment.size_bytes + size_bytes > log.segment_limit_bytes
             or segment.indexes_full
-            or last_offset - segment.base_offset > _MAX_RELATIVE_OFFSET
+            or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
             or (
                 # A quick comparison, true of few segments; `first_timestamp` may have to be read.
                 max_timestamp - segment.roll_timestamp > log.max_segment_ms - segment.roll_jitter_ms
@@ -119,7 +118,7 @@ class SegmentRoller:
             )
         ):
             # At the log's end even if the batch follows a gap: if its append fails, another batch may begin there.
-            is_reachable = last_offset - log.log_end_offset <= _MAX_RELATIVE_OFFSET
+            is_reachable = last_offset - log.log_end_offset <= MAX_RELATIVE_OFFSET
             return self.roll_at(log.log_end_offset if is_reachable else first_offset, now_ms)
         return segment
 

@@ -31,6 +31,10 @@ _MIN_INTERVAL_MS = 10
 """Some properties allow an interval of 0, with which a job would use all of the reactor's time."""
 
 
+class Postponed(Exception):  # noqa: N818 - not an error
+    """Work that cannot be completed now, and is to be begun again later."""
+
+
 def run_inline(work: Callable[[], None], done: Done) -> None:
     """Implement RunInThread without threads."""
     try:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from odradek.log.config import LogConfig
 from odradek.log.partition_log import PartitionLog
 from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import MAX_RELATIVE_OFFSET
 
-_MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _OFFSET_ENTRY_BYTES = 8
 _TIME_ENTRY_BYTES = 12
 _MAX_SEGMENTS = 64
@@ -102,7 +102,7 @@ def group_segments(segments: list[Segment], config: LogConfig, end_offset: int) 
             groups
             and len(groups[-1]) < _MAX_SEGMENTS
             and all(size <= limit for size, limit in zip(merged, limits, strict=True))
-            and (segment.size_bytes == 0 or next_base - 1 - groups[-1][0].base_offset <= _MAX_RELATIVE_OFFSET)
+            and (segment.size_bytes == 0 or next_base - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
         ):
             groups[-1].append(segment)
             sizes = merged

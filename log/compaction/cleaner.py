@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-from odradek.log.background.tasks import STEP_S, RunInThread, drain
+from odradek.log.background.tasks import STEP_S, Postponed, RunInThread, drain
 from odradek.log.compaction.cleanable import CleanableRange, find_cleanable, first_dirty_offset
 from odradek.log.compaction.compaction import CleanerSettings, Compaction
 from odradek.log.compaction.run import (
@@ -452,7 +452,7 @@ class Cleaner:
         """End a compaction that failed with `error` or was cancelled."""
         log, key = compaction.log, compaction.key
         # A missing file means that its segment or log was deleted meanwhile.
-        if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled):
+        if compaction.is_cancelled or error is None or isinstance(error, FileNotFoundError | Cancelled | Postponed):
             logger.info("compaction cancelled log=%s", log)
         elif isinstance(error, OSError | LogDirFailure | ShortageError):
             self._host.fail_directory(log.log_directory, error)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from odradek.log.background.histogram import Histogram
 from odradek.log.background.shared_write import SharedWrite
-from odradek.log.background.tasks import Done, RunInThread, Schedule
+from odradek.log.background.tasks import Done, Postponed, RunInThread, Schedule
 from odradek.log.flush import LogSync
 from odradek.log.management.checkpoint_task import OffsetCheckpoints
 from odradek.log.management.log_directories import LogDirectories
@@ -110,11 +110,17 @@ class FlushTask:
         return shared
 
     def record_recovery_point(self, log: PartitionLog, offset: int, done: Done) -> None:
-        """Make the log durable up to `offset`, and its recovery point; then call `done`."""
+        """Make the log durable up to `offset`, and its recovery point; then call `done`.
+
+        `done` gets Postponed if the recovery point remains below `offset`, because a leader epoch began meanwhile; the
+        next call makes that durable.
+        """
 
         def flushed(error: Exception | None) -> None:
             if error is not None:
                 done(error)
+            elif log.recovery_point < offset:
+                done(Postponed())
             else:
                 self._checkpoints.write_then(log.log_directory, RECOVERY_POINTS_FILE, done)
 

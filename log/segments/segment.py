@@ -14,6 +14,7 @@ from odradek.log.segments.segment_files import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    MAX_RELATIVE_OFFSET,
     SEGMENT_SUFFIXES,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -40,7 +41,6 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES = 4096
 _MAX_HINTS = 32
 _MAX_LOGGED = 10
-_MAX_RELATIVE = 0x7FFFFFFF
 _MAX_INDEX_INTERVAL_BYTES = 64 << 10
 """Upper bound of index.interval.bytes, because a search reads the headers between two entries in the main thread.
 
@@ -341,8 +341,8 @@ class Segment:
         last = end = start
         with suppress(IndexOffsetError):
             for position, header in self.headers(start):
-                relative = header.base_offset - self.base_offset
-                if header.magic != 2 or not 0 <= relative <= header.last_offset - self.base_offset <= _MAX_RELATIVE:
+                first, last_relative = header.base_offset - self.base_offset, header.last_offset - self.base_offset
+                if header.magic != 2 or not 0 <= first <= last_relative <= MAX_RELATIVE_OFFSET:
                     break
                 last = position
                 if header.max_timestamp > self._max_timestamp:

@@ -1,8 +1,11 @@
 """Files of a segment: their names, and their removal."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from odradek.log.storage.filesystem import FileSystem, remove_if_exists
+
+MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
+"""Largest offset of a record relative to the base offset of its segment."""
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"

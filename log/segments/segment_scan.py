@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from odradek.log.segments.index import OffsetIndex, TimeIndex
+from odradek.log.segments.segment_files import MAX_RELATIVE_OFFSET
 from odradek.log.storage.filesystem import ends_in_zeros
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.batches.record_batch import (
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from odradek.log.segments.segment import Segment
 
 _READ_BYTES: Final = 1 << 20
-_MAX_RELATIVE_OFFSET: Final = 0x7FFFFFFF
 _pack_offset_entry = OffsetIndex.entry.pack
 _pack_time_entry = TimeIndex.entry.pack
 
@@ -89,7 +89,7 @@ def scan_segment(
     # The batch that follows `gap`: the offset after it, and the one if it continued the batch before the gap.
     gap_end = gapless_end = -1
     last_timestamp = -1
-    limit_offset = min(limit_offset, base + _MAX_RELATIVE_OFFSET + 1)
+    limit_offset = min(limit_offset, base + MAX_RELATIVE_OFFSET + 1)
     buffer = bytearray(min(_READ_BYTES, max(end, 1)))
     view = memoryview(buffer)
     flaw = None

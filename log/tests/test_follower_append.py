@@ -222,6 +222,16 @@ def test_a_roll_at_a_gap_leaves_no_lost_end_to_recovery() -> None:
     assert [offset for offset, _ in read_all(again)] == [0, 1, 10, 20, 21, 30, 31]
 
 
+def test_a_gap_that_is_too_large_for_a_segment_is_no_lost_end() -> None:
+    """The leader has compacted a log with more than two thousand million offsets."""
+    log = open_log()
+    for offset in (0, 10, 3_000_000_000, 3_000_000_001):
+        follow(log, one(offset))
+    assert len(log.segments) == 2
+    again = open_log(memory_fs(log), is_clean=False)
+    assert [offset for offset, _ in read_all(again)] == [0, 10, 3_000_000_000, 3_000_000_001]
+
+
 def test_the_first_leader_epoch_is_written_by_a_flush_and_found_in_the_batches_until_then() -> None:
     """The creation of a file would take longer than the first append to each of a thousand new partitions."""
     log = open_log()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from odradek.log.background.tasks import Postponed
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage import checkpoints
@@ -259,6 +260,30 @@ def test_a_start_lowers_a_high_watermark_above_the_end_of_the_log_on_the_disk() 
     [again] = opened(fs, ["/data/a"], ids={"t": TOPIC_ID}).all_logs()
     assert again.high_watermark == again.log_end_offset < 3
     assert checkpoints.read_offsets(fs, "/data/a/replication-offset-checkpoint") == {("t", 0): again.log_end_offset}
+
+
+def test_a_recovery_point_that_an_epoch_holds_back_is_not_recorded() -> None:
+    """A compaction relies on it: recovery would take its gaps above the recovery point for lost ends of segments."""
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = opened(fs, ["/data/a"], run_in_thread=threads)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, b"a", b"b")
+    log.roll(0)
+    threads.run()
+    end = log.log_end_offset
+    done: list[Exception | None] = []
+    manager.flush(log)
+    log.elect(1)
+    manager.record_recovery_point(log, end, done.append)
+    threads.run(1)
+    log.elect(2)
+    threads.run()
+    assert log.recovery_point < end
+    assert [type(error) for error in done] == [Postponed]
+    manager.record_recovery_point(log, end, done.append)
+    threads.run()
+    assert done[1:] == [None]
+    assert checkpoints.read_offsets(fs, "/data/a/recovery-point-offset-checkpoint") == {("t", 0): end}
 
 
 def test_truncations_are_durable_after_the_next_flush_and_share_the_checkpoints() -> None:
