@@ -530,7 +530,8 @@ def exported(kafka_jars: Any) -> dict[str, Scrape]:
 def load(bootstrap_servers: str, topic: str) -> None:
     """Write, read, commit a transaction, and create a topic with fewer replicas than min.insync.replicas."""
     few = NewTopic(f"{topic}-few", 1, 1, config={"min.insync.replicas": "2"})
-    AdminClient({"bootstrap.servers": bootstrap_servers}).create_topics([few])[few.topic].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.create_topics([few])[few.topic].result(limits.CONDITION_S)
     produce(bootstrap_servers, topic)
     consume(bootstrap_servers, topic)
     producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": topic})

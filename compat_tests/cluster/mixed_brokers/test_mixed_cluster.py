@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
-from kafka.errors import NotControllerError, UnknownBrokerIdError
+from kafka.errors import NotControllerError, RequestTimedOutError, UnknownBrokerIdError
 from kafka.protocol.admin.topics import ElectionType
 
 from compat_tests.clients.common import wait_until
@@ -160,11 +160,14 @@ class Traffic:
             wait_until(partial(self._is_led_by_first_replicas, topic))
 
     def _is_election_requested(self) -> bool:
-        """Request an election by a new client: one that has the id of a stopped controller keeps it."""
+        """Request an election by a new client: one that has the id of a stopped controller keeps it.
+
+        A controller of Apache Kafka may respond as late as the timeout of the request, although leaders have changed.
+        """
         admin = KafkaAdminClient(bootstrap_servers=self.cluster.bootstrap_servers.split(","))
         try:
             admin.elect_leaders(ElectionType.PREFERRED, raise_errors=False)
-        except (RuntimeError, NotControllerError, UnknownBrokerIdError):
+        except (RuntimeError, NotControllerError, RequestTimedOutError, UnknownBrokerIdError):
             return False
         finally:
             admin.close()
