@@ -239,12 +239,15 @@ class RequestLoad(Load):
 
     def run(self, until_ns: int, max_bytes: int) -> None:
         before = len(self.times)
+        self._request_until(until_ns)
+        self.answers += len(self.times) - before
+        self.payload_bytes += (len(self.times) - before) * self.spec.value_bytes * self.spec.records_per_batch
+
+    def _request_until(self, until_ns: int) -> None:
         if len(self.sockets) == 1:
             self._run_one(until_ns)
         else:
             self._run_many(until_ns)
-        self.answers += len(self.times) - before
-        self.payload_bytes += (len(self.times) - before) * self.spec.value_bytes * self.spec.records_per_batch
 
     def _run_one(self, until_ns: int) -> None:
         fd = self.sockets[0].fileno()

@@ -32,16 +32,13 @@ class PacedLoad(RequestLoad):
             connection.setblocking(False)
             self.epoll.register(connection.fileno(), select.EPOLLIN)
 
-    def run(self, until_ns: int, max_bytes: int) -> None:
-        before = len(self.times)
+    def _request_until(self, until_ns: int) -> None:
         while (time_ns := now_ns()) < until_ns:
             self._send_due(time_ns)
             idle = [due_ns for fd, due_ns in self.due_ns.items() if fd not in self.begun_ns]
             next_ns = min([until_ns, *idle])
             for fd, _ in self.epoll.poll(max(0.0, (next_ns - now_ns()) / 1e9)):
                 self._receive(fd)
-        self.answers += len(self.times) - before
-        self.payload_bytes += (len(self.times) - before) * self.spec.value_bytes * self.spec.records_per_batch
 
     def _send_due(self, time_ns: int) -> None:
         """Send the requests that are due on idle connections."""

@@ -14,7 +14,6 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 logger = logging.getLogger(__name__)
 
 
-
 class SegmentRoller:
     """Begins the segments of one log. `choose_jitter_ms(most)` spreads rolls by time over segment.jitter.ms."""
 

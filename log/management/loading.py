@@ -314,7 +314,8 @@ class LogLoader:
     def _open(self, found: _LogToOpen, config: LogConfig, now_ms: int) -> _LoadedLog:
         directory, key, path, stored_topic_id, offsets = found
         topic_id = log = new_cleaned_to = None
-        is_marked = has_new_point = False
+        is_marked = False
+        high_watermark = offsets[HIGH_WATERMARKS_FILE].get(key, 0)
         failure: Exception | None = None
         report = RecoveryReport()
         try:
@@ -339,10 +340,7 @@ class LogLoader:
                 choose_jitter_ms=self._choose_jitter_ms,
                 report=report,
             )
-            high_watermark = offsets[HIGH_WATERMARKS_FILE].get(key, 0)
             log.update_high_watermark(high_watermark)
-            # The end is that of a truncation, or batches were lost; others may follow.
-            has_new_point = high_watermark > log.log_end_offset
             if not directory.was_clean:
                 log.mark_name_unsynced()
             new_cleaned_to = self._attribute_gaps(found, config, log, report)
@@ -353,7 +351,9 @@ class LogLoader:
         except DiskFullError as error:
             failure = _disk_full_at_start(directory, error)
         cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key) if new_cleaned_to is None else new_cleaned_to
-        has_new_point = has_new_point or new_cleaned_to is not None
+        # A log that ends below its high watermark was truncated, or lost batches; others may follow.
+        ends_below = log is not None and log.log_end_offset < high_watermark
+        has_new_point = new_cleaned_to is not None or ends_below
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, is_marked, has_new_point)
 
     def _attribute_gaps(

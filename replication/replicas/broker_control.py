@@ -96,7 +96,7 @@ class BrokerControl:
         list_topics: Callable[[], Awaitable[Collection[str]]],
         run_later: RunLater,
         monotonic_ms: Callable[[], int],
-        on_request: Callable[[int], None] = lambda broker_epoch: None,
+        on_request: Callable[[int], None],
     ) -> None:
         self._broker_id = broker_id
         self._metadata = metadata

@@ -111,10 +111,10 @@ class Replication:
         self._is_connected = event is not SessionEvent.DISCONNECTED
         if event is SessionEvent.EXPIRED:
             self._expired_epoch = broker_epoch
-        if event is not SessionEvent.CONNECTED:
-            self._doubtful_until_ms = ALWAYS
-        else:
+        if event is SessionEvent.CONNECTED:
             self._end_doubt()
+        else:
+            self._doubtful_until_ms = ALWAYS
 
     def on_controller_request(self, broker_epoch: int) -> None:
         """A controller has sent a request to this broker, in its registration with this epoch."""

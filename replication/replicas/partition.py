@@ -62,6 +62,7 @@ class Partition:
 
     log: its log; None while it is offline, or cannot be created for lack of disk space, descriptors or memory
     is_leader, leader, leader_epoch, partition_epoch, replicas, isr: set by the controller; isr without a pending change
+    min_isr: in-sync replicas that acks -1 requires: min.insync.replicas, but no more than there are replicas
     watchers: requests that wait for the high watermark or the log start, in the order of their arrival
     log_end_watchers: requests that wait for the log end, which followers read up to
 
@@ -73,9 +74,9 @@ class Partition:
 
     __slots__ = (
         "_adding", "_cluster", "_ended_leaderships", "_epoch_start_offset", "_follows_log_end", "_has_few_in_sync",
-        "_leader_log", "_leader_state", "_leads_since", "_local_id", "_min_isr", "_on_failure", "_request_sync",
+        "_leader_log", "_leader_state", "_leads_since", "_local_id", "_on_failure", "_request_sync",
         "_syncs_before_acks", "expired_produces", "index", "is_internal", "is_leader", "isr", "leader", "leader_epoch",
-        "log", "log_end_watchers", "partition_epoch", "replicas", "topic", "topic_id", "traffic", "watchers",
+        "log", "log_end_watchers", "min_isr", "partition_epoch", "replicas", "topic", "topic_id", "traffic", "watchers",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +120,7 @@ class Partition:
         self._epoch_start_offset = -1
         self._leads_since = NO_EPOCH
         self._ended_leaderships: tuple[EndedLeadership, ...] = ()
-        self._min_isr = 1
+        self.min_isr = 1
         self._has_few_in_sync = False
         self._follows_log_end = False
         self._syncs_before_acks = False
@@ -211,11 +212,11 @@ class Partition:
             return
         if config is not None and config is not log.config:
             log.update_config(config)
-        self._min_isr = min(log.config.min_insync_replicas, len(self.replicas))
-        self._has_few_in_sync = len(self.isr) < self._min_isr
+        self.min_isr = min(log.config.min_insync_replicas, len(self.replicas))
+        self._has_few_in_sync = len(self.isr) < self.min_isr
         is_alone = self.isr == (self._local_id,) and self.replicas == (self._local_id,)
         syncs = self._syncs_before_acks = log.config.flush_before_acks
-        self._follows_log_end = self.is_leader and is_alone and self._min_isr <= 1 and not syncs
+        self._follows_log_end = self.is_leader and is_alone and self.min_isr <= 1 and not syncs
         if syncs and self.is_leader and log.flushed_offset < log.log_end_offset:
             self._request_sync(self)
         if self._advance_high_watermark():
@@ -296,7 +297,7 @@ class Partition:
             raise self._not_leading()
         if required_acks == -1 and self._has_few_in_sync:
             raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"in-sync replicas: {len(self.isr)}, required: {self._min_isr}"
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"in-sync replicas: {len(self.isr)}, required: {self.min_isr}"
             )
         try:
             info = log.append_as_leader(
@@ -473,7 +474,7 @@ class Partition:
     @property
     def leadership_proved_ms(self) -> int:
         """Return the time before which no other leader had committed anything: `LeaderState.find_proved_ms`."""
-        return ALWAYS if self._leader_state is None else self._leader_state.find_proved_ms(self._min_isr)
+        return ALWAYS if self._leader_state is None else self._leader_state.find_proved_ms(self.min_isr)
 
     @property
     def is_leadership_doubtful(self) -> bool:
@@ -714,7 +715,7 @@ class Partition:
             self.traffic.failed_isr_updates += 1
         state.set_isr(isr)
         self.isr = isr.committed
-        self._has_few_in_sync = len(self.isr) < self._min_isr
+        self._has_few_in_sync = len(self.isr) < self.min_isr
 
     def is_pending(self, change: IsrChange) -> bool:
         """Return whether a change of the ISR still waits for the controller."""

@@ -154,8 +154,7 @@ def _read(partition: "Partition", metadata: "ClusterMetadata", totals: _Totals) 
 def _read_led(partition: "Partition", totals: _Totals) -> tuple[int, ...]:
     log = partition.log
     assert log is not None
-    in_sync, count = len(partition.isr), len(partition.replicas)
-    least = min(log.config.min_insync_replicas, count)
+    in_sync, count, least = len(partition.isr), len(partition.replicas), partition.min_isr
     is_under_replicated, is_under_min, is_at_min = in_sync < count, in_sync < least, in_sync == least
     totals.leaders += 1
     totals.under_replicated += is_under_replicated
