@@ -12,7 +12,7 @@ class UncleanElection:
     """An unclean election.
 
     kept_end: end of the committed records that the new leader has; None until a leader of this or a later epoch leads
-    settled: the time from which no broker leads the partition in an earlier epoch; None if there still is one
+    settled: the time from which no broker can lead the partition in an earlier epoch; None if one still can
     truncated: the time from which no broker has the lost records; None if one still has them, or is down
     """
 

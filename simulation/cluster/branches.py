@@ -68,11 +68,11 @@ class Branches:
         return Branch(*key, len(self._by_partition.get(key, ())))
 
     def observe(self, brokers: Sequence["BrokerProcess"], moment: Callable[[], Moment]) -> None:
-        """Note the time from which no broker leads in the epochs, or has the records, before an election."""
+        """Note the time from which no broker can lead in the epochs, or has the records, before an election."""
         if self._unsettled:
             before, self._unsettled = self._unsettled, []
             for key, election in before:
-                if any(_leads_before(broker, key, election) for broker in brokers):
+                if any(_may_lead_before(broker, key, election) for broker in brokers):
                     self._unsettled.append((key, election))
                 else:
                     election.settled = moment()
@@ -86,12 +86,15 @@ class Branches:
                     self._untruncated.append(election)
 
 
-def _leads_before(process: "BrokerProcess", key: TopicIdPartition, election: UncleanElection) -> bool:
+def _may_lead_before(process: "BrokerProcess", key: TopicIdPartition, election: UncleanElection) -> bool:
+    """Return whether a broker has a role of an earlier epoch.
+
+    A follower may still receive a delayed request that makes it the leader of its own or another earlier epoch.
+    """
     replica = find_replica(process, election.partition)
     return (
         replica is not None
         and (replica.topic_id, replica.index) == key
-        and replica.is_leader
         and replica.leader_epoch < election.leader_epoch
     )
 
