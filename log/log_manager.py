@@ -22,7 +22,7 @@ from odradek.log.background.tasks import (
 from odradek.log.compaction.cleaner import Cleaner
 from odradek.log.compaction.run import Worker
 from odradek.log.config import LogConfig
-from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, CheckpointTask, OffsetCheckpoints
+from odradek.log.management.checkpoint_task import CheckpointTask, OffsetCheckpoints
 from odradek.log.management.closing import close_logs
 from odradek.log.management.creation import LogCreation
 from odradek.log.management.flush_task import FlushTask
@@ -565,7 +565,7 @@ class LogManager:
         is_shorter = offset < log.log_end_offset
         self._truncating.add((topic, partition))
         try:
-            deleted = yield from log.truncate_in_steps(offset, now_ms, partial(self._write_truncated, log))
+            deleted = yield from log.truncate_in_steps(offset, now_ms, self._make_checkpoints_write(log))
         except LogDirFailure as failure:
             self.log_dirs.fail(log.log_directory, failure)
             raise
@@ -581,21 +581,19 @@ class LogManager:
         """
         log = self.table.logs[topic, partition]
         try:
-            deleted = log.start_over(offset, now_ms, partial(self._write_truncated, log))
+            deleted = log.start_over(offset, now_ms, self._make_checkpoints_write(log))
         except LogDirFailure as failure:
             self.log_dirs.fail(log.log_directory, failure)
             raise
         self._truncated(log, deleted)
 
+    def _make_checkpoints_write(self, log: PartitionLog) -> Callable[[], None]:
+        return partial(self.checkpoints.write_truncated_now, log.log_directory)
+
     def _truncated(self, log: PartitionLog, deleted: list[DeletedSegment]) -> None:
         self.remove_later(log, deleted)
         self.cleaner.truncated((log.topic, log.partition), log.log_end_offset)
         self.moves.truncated((log.topic, log.partition), log.log_end_offset)
-
-    def _write_truncated(self, log: PartitionLog) -> None:
-        """Write the checkpoints after a truncation. Blocks; raises LogDirFailure, ShortageError."""
-        for file_name in TRUNCATED_CHECKPOINTS:
-            self.checkpoints.write_now(self.directories[log.log_directory], file_name)
 
     def delete_old_segments(self, log: PartitionLog, now_ms: int) -> bool:
         """Apply a log's start and retention, a few segments at a time; return whether more are deleted soon."""

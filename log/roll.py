@@ -24,23 +24,22 @@ class SegmentRoller:
         self._choose_jitter_ms = choose_jitter_ms
 
     def roll(self, now_ms: int) -> Segment:
-        """Begin a new segment at the log's end. An empty active segment is returned unchanged.
+        """Begin a new segment after the last batch. An empty active segment is returned unchanged.
 
         Raises LogDirFailure, ShortageError.
         """
         self._state.raise_if_failed()
         try:
-            return self.roll_at(self._state.log_end_offset, now_ms)
+            return self.roll_at(self._state.next_base_offset, now_ms)
         except OSError as error:
             raise self._state.refuse_or_fail("roll", error) from error
 
-    def roll_at(self, first_offset: int, now_ms: int, *, is_doomed: bool = False) -> Segment:
-        """Begin a segment for batches from `first_offset` on. Raises OSError.
+    def roll_at(self, base_offset: int, now_ms: int, *, is_doomed: bool = False) -> Segment:
+        """Begin a segment at `base_offset`, which is at least `next_base_offset`. Raises OSError.
 
         `is_doomed`: the active segment is about to be deleted, so its indexes need not be complete.
         """
         log = self._state
-        base_offset = max(first_offset, log.log_end_offset)
         if base_offset == log.active.base_offset:
             return log.active
         self._check_descriptors()
@@ -116,9 +115,10 @@ class SegmentRoller:
                 and self._is_old(segment, max_timestamp, now_ms)
             )
         ):
-            # At the log's end even if the batch follows a gap: if its append fails, another batch may begin there.
-            is_reachable = last_offset - log.log_end_offset <= MAX_RELATIVE_OFFSET
-            return self.roll_at(log.log_end_offset if is_reachable else first_offset, now_ms)
+            # Not at the batch if it follows a gap: if its append fails, another batch may begin in the gap.
+            base_offset = log.next_base_offset
+            is_reachable = last_offset - base_offset <= MAX_RELATIVE_OFFSET
+            return self.roll_at(base_offset if is_reachable else first_offset, now_ms)
         return segment
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:

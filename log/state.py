@@ -32,6 +32,13 @@ class LoadedState(NamedTuple):
     rebuilt: list[Segment]
 
 
+class GapAtEnd(NamedTuple):
+    """Offsets at the log's end that compaction left without batches: the log was truncated to an offset in a gap."""
+
+    start_offset: int
+    end_offset: int
+
+
 class UnsyncedTruncation:
     """A truncation whose result is not durable yet. A flush and a write of the checkpoints make it durable.
 
@@ -82,6 +89,7 @@ class LogState:
     `has_unwritten_epochs`: all leader epochs are in the batches only, because the checkpoint has none.
     `unsynced_truncation` is set by a truncation until its result is durable: nothing is appended before.
 
+    `gap_at_end` is set by a truncation into a gap, and outdated after the next append.
     `untouched_end`: log end and size of the last segment when the log was loaded after a clean stop, None after a
     change. `doubtful_segment`: the segment whose records have to be read before retention can be applied to it.
     """
@@ -110,6 +118,7 @@ class LogState:
         self.unsynced_epoch_at: int | None = None
         self.has_unwritten_epochs = False
         self.unsynced_truncation: UnsyncedTruncation | None = None
+        self.gap_at_end: GapAtEnd | None = None
         self.untouched_end: tuple[int, int] | None = None
         self.doubtful_segment: Segment | None = None
         self.is_closed = False
@@ -136,6 +145,17 @@ class LogState:
     def log_directory(self) -> str:
         """The entry of log.dirs that the partition's directory is in."""
         return self.directory.rpartition("/")[0]
+
+    @property
+    def next_base_offset(self) -> int:
+        """Base offset of the next segment: the end of the last batch, which is the log's end, or before a gap there.
+
+        Recovery takes a gap between two segments that this log's own compaction has not left for lost batches.
+        """
+        gap = self.gap_at_end
+        if gap is not None and gap.end_offset == self.log_end_offset:
+            return gap.start_offset
+        return self.log_end_offset
 
     @property
     def recovery_point(self) -> int:

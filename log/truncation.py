@@ -17,7 +17,7 @@ from odradek.log.producers.state import ProducerState
 from odradek.log.roll import SegmentRoller
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import DeletedSegment
-from odradek.log.state import LogState, UnsyncedTruncation
+from odradek.log.state import GapAtEnd, LogState, UnsyncedTruncation
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 
@@ -110,6 +110,8 @@ class LogTruncation:
             deleted = self._drop(log.segments[bisect_right(log.bases, offset) :])
             log.unsynced_segments = [s for s in log.unsynced_segments if s is not log.active]
             log.active.truncate_to(offset, now_ms)
+            batches_end = log.active.next_offset()
+            log.gap_at_end = GapAtEnd(batches_end, offset) if batches_end < offset else None
             log.unsynced_truncation = UnsyncedTruncation(log.active, write_checkpoints)
             log.log_start_offset = min(log.log_start_offset, offset)
             self._set_end(offset)
@@ -139,6 +141,7 @@ class LogTruncation:
             log.unsynced_segments.clear()
             start.rename("")
             log.active = start
+            log.gap_at_end = None
             log.unsynced_truncation = UnsyncedTruncation(log.active, write_checkpoints)
             log.segments[:] = [log.active]
             log.bases[:] = [offset]

@@ -95,6 +95,11 @@ class OffsetCheckpoints:
         """Write a checkpoint. Blocks; raises LogDirFailure, ShortageError."""
         directory.write_checkpoint(file_name, self.offsets(file_name, directory.path))
 
+    def write_truncated_now(self, path: str) -> None:
+        """Write the checkpoints of a directory after a truncation. Blocks; raises LogDirFailure, ShortageError."""
+        for file_name in TRUNCATED_CHECKPOINTS:
+            self.write_now(self._log_dirs.by_path[path], file_name)
+
     def write(self, directory: LogDirectory, file_name: str) -> None:
         """Write a checkpoint in a thread. Its content is collected in steps, as one-time actions of the schedule."""
         self._continue(self._write_in_steps(directory, file_name))

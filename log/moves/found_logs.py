@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 from odradek.log.config import LogConfig
-from odradek.log.management.checkpoint_task import TRUNCATED_CHECKPOINTS, OffsetCheckpoints
+from odradek.log.management.checkpoint_task import OffsetCheckpoints
 from odradek.log.management.loading import FoundFutureLog
 from odradek.log.management.log_directories import LogDirectories
 from odradek.log.management.log_table import Key, LogTable
@@ -95,7 +95,9 @@ class FutureLogLoader(NamedTuple):
             producer_expiration_ms=self.producer_expiration_ms,
         )
         if found.cleaned_to != self.cleaned.get(found.key):
-            self._truncate(log, log.log_start_offset, partial(self._write_checkpoints, log.log_directory))
+            # The truncated log is not in the table yet, so that the checkpoints have no entries of it.
+            write_checkpoints = partial(self.checkpoints.write_truncated_now, log.log_directory)
+            self._truncate(log, log.log_start_offset, write_checkpoints)
         elif log.log_end_offset > found.recovery_point:
             # The checkpoints have this end already.
             self._truncate(log, found.recovery_point, lambda: None)
@@ -105,11 +107,6 @@ class FutureLogLoader(NamedTuple):
     def _truncate(self, log: PartitionLog, offset: int, write_checkpoints: Callable[[], None]) -> None:
         log.remove_deleted(run_steps(log.truncate_in_steps(offset, self.now_ms, write_checkpoints)))
         log.complete_truncation()
-
-    def _write_checkpoints(self, path: str) -> None:
-        """Write the checkpoints, without the truncated log, which is not in the table yet."""
-        for file_name in TRUNCATED_CHECKPOINTS:
-            self.checkpoints.write_now(self.log_dirs.by_path[path], file_name)
 
     def _remove(self, found: FoundFutureLog, reason: str) -> None:
         logger.warning("removing a future log directory=%s reason=%s", found.path, reason)

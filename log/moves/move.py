@@ -220,9 +220,7 @@ class ReplicaMove:
 
     def _write_truncated(self) -> None:
         """Write the checkpoints after a truncation of the future log. Blocks."""
-        parts = self._parts
-        for file_name in TRUNCATED_CHECKPOINTS:
-            parts.checkpoints.write_now(parts.log_dirs.by_path[self.future.log_directory], file_name)
+        self._parts.checkpoints.write_truncated_now(self.future.log_directory)
 
     @property
     def _is_complete(self) -> bool:

@@ -9,7 +9,17 @@ import pytest
 from odradek.log.append import AppendInfo, UnexpectedOffsetError
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import DiskFullError
-from odradek.log.tests.support import NOW_MS, append, batch, config, idempotent, memory_fs, open_log, read_all
+from odradek.log.tests.support import (
+    NOW_MS,
+    append,
+    batch,
+    config,
+    idempotent,
+    memory_fs,
+    open_log,
+    read_all,
+    truncate,
+)
 from odradek.log.validation.batch import Origin, chunk_batches
 from odradek.protocol.batches.record_batch import LOG_OVERHEAD, STAMP
 from odradek.protocol.errors import ErrorCode, KafkaError
@@ -232,6 +242,33 @@ def test_a_gap_that_is_too_large_for_a_segment_is_no_lost_end() -> None:
     assert [offset for offset, _ in read_all(again)] == [0, 10, 3_000_000_000, 3_000_000_001]
 
 
+@pytest.mark.parametrize("truncated_to", [15, 150])
+def test_a_roll_after_a_truncation_into_a_gap_leaves_no_lost_end_to_recovery(truncated_to: int) -> None:
+    log = open_log(cfg=config(internal_segment_bytes=250))
+    for offset in (0, 10, 200):
+        follow(log, one(offset))
+    truncate(log, truncated_to)
+    assert log.log_end_offset == truncated_to
+    kept = [offset for offset, _ in read_all(log)]
+    for offset in (200, 201):
+        follow(log, one(offset, value=b"long" * 30))
+    assert len(log.segments) > 2
+    again = open_log(memory_fs(log), log.config, is_clean=False)
+    assert [offset for offset, _ in read_all(again)] == [*kept, 200, 201]
+
+
+def test_after_a_truncation_into_a_gap_each_batch_is_within_reach_of_its_segments_base_offset() -> None:
+    log = open_log()
+    for offset in (0, 3_000_000_000):
+        follow(log, one(offset))
+    truncate(log, 2_000_000_000)
+    follow(log, one(2_000_000_001))
+    follow(log, one(3_000_000_000))
+    assert len(log.segments) == 2
+    again = open_log(memory_fs(log), is_clean=False)
+    assert [offset for offset, _ in read_all(again)] == [0, 2_000_000_001, 3_000_000_000]
+
+
 def test_the_first_leader_epoch_is_written_by_a_flush_and_found_in_the_batches_until_then() -> None:
     """The creation of a file would take longer than the first append to each of a thousand new partitions."""
     log = open_log()
@@ -287,6 +324,16 @@ def test_chunks_consist_of_whole_batches(max_batches: int, max_bytes: int) -> No
     for chunk in chunks:
         count = sum(1 for _ in chunk_batches(chunk, 1, 1))
         assert count == 1 or (count <= max_batches and len(chunk) <= max_bytes)
+
+
+def test_the_batches_of_a_chunk_fit_one_segment() -> None:
+    batches = [one(0), one(1 << 30), one((1 << 30) + 1), one(1 << 31), one((1 << 31) + 1), one(1 << 40)]
+    log = open_log()
+    for chunk in chunk_batches(memoryview(b"".join(batches)), 100, 10_000):
+        follow(log, chunk)
+    assert copied(log) == b"".join(batches)
+    again = open_log(memory_fs(log), is_clean=False)
+    assert [offset for offset, _ in read_all(again)] == [0, 1 << 30, (1 << 30) + 1, 1 << 31, (1 << 31) + 1, 1 << 40]
 
 
 def test_a_single_batch_is_a_chunk_whatever_its_size() -> None:

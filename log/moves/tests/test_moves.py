@@ -207,6 +207,25 @@ def test_a_truncation_truncates_the_future_log(done):
     assert moved.leader_epochs.entries == [(0, 0), (3, 120)]
 
 
+def test_a_log_moves_that_was_truncated_to_an_offset_between_its_batches():
+    """Compaction on the leader left the gap. A kill loses nothing that is appended after it."""
+    fs = MemoryFileSystem()
+    manager = open_manager(fs)
+    log = create(manager, 1)
+    for offset in (1, 100):
+        batch = build_batch([(0, b"k", b"v", ())], base_offset=offset)
+        log.append_as_follower(memoryview(batch), now_ms=0)
+    truncate(manager, 50, 0)
+    manager.move_log(*KEY, other(log), 0)
+    moved = served(manager)
+    assert (moved.log_directory, moved.log_end_offset) == (other(log), 50)
+    append(moved, *(b"%d" % number for number in range(100)))
+    expected = [b"0", b"v", *numbered(100)]
+    assert values(moved) == expected
+    fs._held.clear()
+    assert values(served(open_manager(fs))) == expected
+
+
 def test_a_log_that_starts_over_is_copied_again():
     threads = Threads()
     manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
