@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from odradek.replication.metadata.image import ClusterMetadata
     from odradek.replication.metadata.store import MetadataStore
     from odradek.replication.replicas.broker_control import BrokerControl
+    from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.apis import Api
     from odradek.server.config import BrokerConfig
@@ -114,6 +115,9 @@ class ClusterParts(Protocol):
 
     def make_coordinators(self) -> "RemoteCoordinators":
         """Return the transaction coordinators on other brokers."""
+
+    async def confirm_leadership(self, partition: "Partition") -> bool:
+        """Return whether this broker leads a partition by the metadata store."""
 
 
 class Services:
@@ -322,6 +326,7 @@ class Services:
         from odradek.coordinator.groups.settings import GroupSettings
         from odradek.protocol.records import Codec
         from odradek.server.coordinators.groups import GroupCoordinatorRuntime
+        from odradek.server.coordinators.runtime import confirm_none
 
         config = self.config
         settings = GroupSettings(
@@ -345,6 +350,7 @@ class Services:
             slices=self.slices,
             run_in_thread=self.run_in_thread,
             codec=Codec(config.offsets_topic_compression_codec),
+            confirm_leadership=confirm_none if self.cluster is None else self.cluster.confirm_leadership,
         )
         return groups
 

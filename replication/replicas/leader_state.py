@@ -334,10 +334,6 @@ class LeaderState:
         followed_ms = sorted(follower.proved_ms for follower in followers)[-needed]
         return self._cluster.find_proved_ms(followed_ms)
 
-    def is_doubtful(self) -> bool:
-        """Return whether another broker may lead because this broker's session was lost: `Replication`."""
-        return self._cluster is not None and self._cluster.is_doubtful()
-
     def _list_in_sync(self) -> list[Follower]:
         """Return the followers in the maximal ISR."""
         return [follower for replica, follower in self.followers.items() if replica in self.maximal_isr]

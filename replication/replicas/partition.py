@@ -476,11 +476,6 @@ class Partition:
         """Return the time before which no other leader had committed anything: `LeaderState.find_proved_ms`."""
         return ALWAYS if self._leader_state is None else self._leader_state.find_proved_ms(self.min_isr)
 
-    @property
-    def is_leadership_doubtful(self) -> bool:
-        """Return whether another broker may lead because this broker's session with the metadata store was lost."""
-        return self._leader_state is not None and self._leader_state.is_doubtful()
-
     @staticmethod
     def _describe_unconfirmed(what: object) -> str:
         return f"no follower in sync has fetched lately, and {what}"

@@ -4,7 +4,7 @@ A request whose records are not replicated within `offsets.commit.timeout.ms` ge
 Apache Kafka. Its records stay in the log and are visible to clients when they are replicated.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from odradek.coordinator.coordinator_state import CoordinatorState
@@ -19,7 +19,7 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.records import Codec
 from odradek.replication.metadata.topic_names import GROUP_METADATA_TOPIC
 from odradek.server.coordinators.context import CoordinatorContext, is_replicated
-from odradek.server.coordinators.runtime import CoordinatorRuntime, report_failure
+from odradek.server.coordinators.runtime import CoordinatorRuntime, confirm_none, report_failure
 from odradek.server.work.clock import Clock
 from odradek.server.work.slices import Slices
 
@@ -43,6 +43,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
         slices: Slices,
         run_in_thread: RunInThread,
         codec: Codec = Codec.NONE,
+        confirm_leadership: Callable[["Partition"], Awaitable[bool]] = confirm_none,
     ) -> None:
         self._settings = settings
         self.codec = codec
@@ -59,6 +60,7 @@ class GroupCoordinatorRuntime(CoordinatorRuntime[GroupShard]):
             load_buffer_bytes=load_buffer_bytes,
             slices=slices,
             run_in_thread=run_in_thread,
+            confirm_leadership=confirm_leadership,
         )
 
     def _make_absent(self) -> GroupShard:

@@ -1,13 +1,23 @@
 """Requests that wait until it is certain that this broker is still the coordinator."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from twisted.internet.defer import Deferred
+
+from odradek.replication.replicas.leader_state import NEVER
 from odradek.server.work.clock import Clock, DelayedCall
 from odradek.server.work.waits import Wait
 
 _PAUSE_S: Final = 0.05
+
+VERIFY_AFTER_MS: Final = 1_000
+"""Wait for proofs by followers before the metadata store is asked: followers of idle partitions fetch twice in it."""
+
+_VERIFY_PAUSE_MS: Final = 500
+"""Pause between two questions to the metadata store."""
+
 _REPLIES_PER_CHECK: Final = 20
 """Number of requests that continue in one iteration of the reactor."""
 
@@ -29,12 +39,14 @@ class _Waiting:
 class ProofWaits:
     """Waits for proofs that no other broker had become the coordinator of partitions when a request arrived.
 
-    A broker that was suspended or cut off does not notice at once that it has been replaced. A wait ends at the latest
+    A broker that was suspended or cut off does not notice at once that it has been replaced. If followers give no
+    proof, because they hang or cannot reach this broker, the metadata store does. A wait ends at the latest
     `timeout_ms` after the arrival. One timer serves all requests. A proof holds for all requests that arrived before,
     so that a check examines only the oldest requests of each partition.
 
-    find_proved_ms: returns the time before which there is a proof for a partition
-    is_doubtful: returns whether without a proof another broker may be the coordinator of a partition
+    find_proved_ms: returns the time before which followers have given a proof for a partition
+    verify: returns those of some partitions that this broker leads at the time of the call or later, by the metadata
+        store; it does not fail
     """
 
     def __init__(
@@ -43,25 +55,29 @@ class ProofWaits:
         monotonic_ms: Callable[[], int],
         timeout_ms: int,
         find_proved_ms: Callable[[int], int],
-        is_doubtful: Callable[[int], bool],
+        verify: Callable[[Sequence[int]], Deferred[set[int]]],
     ) -> None:
         self._clock = clock
         self._monotonic_ms = monotonic_ms
         self._timeout_ms = timeout_ms
-        self._find_proved_ms = find_proved_ms
-        self._is_doubtful = is_doubtful
+        self._find_followed_ms = find_proved_ms
+        self._verify = verify
+        # By partition, the time of the last question to which the metadata store gave a proof.
+        self._verified_ms: dict[int, int] = {}
+        self._is_verifying = False
+        self._next_verification_ms = NEVER
         # In the order of the arrivals: all requests, and those of each partition. Some may have ended.
         self._waiting: deque[_Waiting] = deque()
         self._by_partition: dict[int, deque[_Waiting]] = {}
         self._timer: DelayedCall | None = None
 
     def add(self, partitions: Iterable[int]) -> Wait[set[int]] | None:
-        """Return a Deferred of the partitions whose state must not be used; None if there are proofs for all."""
+        """Return a Deferred of the partitions without a proof, whose state must not be used; None if all have one."""
         arrival_ms = self._monotonic_ms()
         missing = {partition for partition in partitions if self._find_proved_ms(partition) <= arrival_ms}
         if not missing:
             return None
-        wait: Wait[set[int]] = Wait(lambda: f"coordinators: followers of partitions {sorted(missing)[:10]} to fetch")
+        wait: Wait[set[int]] = Wait(lambda: f"coordinators: a proof for partitions {sorted(missing)[:10]}")
         waiting = _Waiting(wait, arrival_ms, missing)
         self._waiting.append(waiting)
         for partition in missing:
@@ -88,18 +104,38 @@ class ProofWaits:
         is_complete = self._remove_late(late, _REPLIES_PER_CHECK - len(proved)) and is_complete
         if self._waiting:
             self._start_timer(_PAUSE_S if is_complete else 0)
+            self._verify_oldest()
         ended = [(one.wait, self._find_unusable(one)) for one in proved + late]
         for wait, unusable in ended:
             if not wait.called:
                 wait.callback(unusable)
 
     def _find_unusable(self, waiting: _Waiting) -> set[int]:
-        """Return the partitions without a proof of which another broker may be the coordinator."""
+        """Return the partitions without a proof: another broker may be their coordinator."""
         return {
-            partition
-            for partition in waiting.missing
-            if self._find_proved_ms(partition) <= waiting.arrival_ms and self._is_doubtful(partition)
+            partition for partition in waiting.missing if self._find_proved_ms(partition) <= waiting.arrival_ms
         }
+
+    def _find_proved_ms(self, partition: int) -> int:
+        """Return the time before which there is a proof for a partition."""
+        return max(self._find_followed_ms(partition), self._verified_ms.get(partition, NEVER))
+
+    def _verify_oldest(self) -> None:
+        """Ask the metadata store for the proofs that requests have been waiting for too long, with one question."""
+        asked_ms = self._monotonic_ms()
+        if self._is_verifying or asked_ms < self._next_verification_ms:
+            return
+        late_ms = asked_ms - VERIFY_AFTER_MS
+        partitions = [index for index, queue in self._by_partition.items() if queue[0].arrival_ms <= late_ms]
+        if partitions:
+            self._is_verifying = True
+            self._verify(partitions).addCallback(self._add_verified, asked_ms)
+
+    def _add_verified(self, partitions: set[int], asked_ms: int) -> None:
+        for partition in partitions:
+            self._verified_ms[partition] = asked_ms
+        self._is_verifying = False
+        self._next_verification_ms = self._monotonic_ms() + _VERIFY_PAUSE_MS
 
     def _remove_proved(self, proved: list[_Waiting]) -> bool:
         """Remove entries with a proof from the queues of their partitions; return False if some may be left.

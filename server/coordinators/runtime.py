@@ -11,7 +11,7 @@ loaded and its records are replicated, requests wait (`wait_for_load`) or get CO
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic
@@ -52,11 +52,17 @@ _BATCH_BYTES: Final = 65_536
 _RECORD_OVERHEAD_BYTES: Final = 16
 
 
+async def confirm_none(_: "Partition") -> bool:
+    """Confirm no leadership, in a broker without a metadata store that others share."""
+    return False
+
+
 class CoordinatorRuntime(ABC, Generic[S]):
     """The coordinators of one kind on this broker.
 
     `partition_count` returns the number of partitions of the topic, 0 while the topic does not exist. `now_ms` is the
-    wall clock; deadlines use the monotonic clock. `codec` compresses the batches written.
+    wall clock; deadlines use the monotonic clock. `codec` compresses the batches written. `confirm_leadership` returns
+    whether the metadata store confirms that this broker leads a partition.
     """
 
     codec = Codec.NONE
@@ -75,6 +81,7 @@ class CoordinatorRuntime(ABC, Generic[S]):
         slices: Slices,
         run_in_thread: RunInThread,
         load_buffer_bytes: int = MAX_CHUNK_BYTES,
+        confirm_leadership: Callable[["Partition"], Awaitable[bool]] = confirm_none,
     ) -> None:
         self.topic = topic
         self._load_chunk_bytes = load_buffer_bytes
@@ -92,7 +99,8 @@ class CoordinatorRuntime(ABC, Generic[S]):
         self._absent = self._make_absent()
         self._write_timeout_ms = write_timeout_ms
         self._timeouts = WriteTimeouts(write_timeout_ms, self._write_timed_out, reactor)
-        self._proofs = ProofWaits(reactor, monotonic_ms, write_timeout_ms, self._find_proved_ms, self._is_doubtful)
+        self._proofs = ProofWaits(reactor, monotonic_ms, write_timeout_ms, self._find_proved_ms, self._verify)
+        self._confirm_leadership = confirm_leadership
         self._reported: dict[int, Callable[[ErrorCode], None] | None] = {}
         """By partition, the callback of the write that was the oldest pending one when a timeout was last logged."""
 
@@ -174,9 +182,22 @@ class CoordinatorRuntime(ABC, Generic[S]):
         context = self._contexts.get(index)
         return ALWAYS if context is None else context.partition.leadership_proved_ms
 
-    def _is_doubtful(self, index: int) -> bool:
-        context = self._contexts.get(index)
-        return context is not None and context.partition.is_leadership_doubtful
+    def _verify(self, indexes: Sequence[int]) -> Deferred[set[int]]:
+        """Return those of some partitions that this broker leads now, by the metadata store."""
+
+        def report(failure: Failure) -> set[int]:
+            report_failure(failure)
+            return set()
+
+        return Deferred.fromCoroutine(self._find_confirmed(indexes)).addErrback(report)
+
+    async def _find_confirmed(self, indexes: Sequence[int]) -> set[int]:
+        contexts = [(index, self._contexts.get(index)) for index in indexes]
+        return {
+            index
+            for index, context in contexts
+            if context is not None and await self._confirm_leadership(context.partition)
+        }
 
     @property
     def absent_shard(self) -> S:

@@ -46,12 +46,13 @@ from odradek.replication.metadata.loader import (
     list_topics,
     read_assignments,
 )
-from odradek.replication.metadata.store import MetadataStore, MetadataStoreError, WatchEvent
+from odradek.replication.metadata.store import Check, MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
-from odradek.replication.metadata.znodes import Restart
+from odradek.replication.metadata.znodes import Restart, state_path
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.isr_changes import IsrChangeQueue, shrink_isrs
 from odradek.replication.replicas.leader_state import Replication
+from odradek.replication.replicas.partition import Partition
 from odradek.replication.replicas.replica_manager import ReplicaManager
 from odradek.replication.replicas.throttle import FOLLOWER, LEADER, ReplicationThrottle
 from odradek.server.brokers.channel import SetupTimeout, TcpBrokerChannels
@@ -543,7 +544,7 @@ class ClusterMembership:
             self._store, self._metadata, configs, self._environment.random_source, self._pacing.pause
         )
 
-    # -- parts of transaction coordinators -----------------------------------------------------------------------------
+    # -- parts of coordinators -----------------------------------------------------------------------------------------
 
     def make_markers(self, local: MarkerWriter) -> MarkerWriter:
         """Return a writer of markers to the partitions of all brokers; `local` writes to those of this one."""
@@ -560,6 +561,21 @@ class ClusterMembership:
     def make_coordinators(self) -> RemoteCoordinators:
         """Return the transaction coordinators on other brokers."""
         return RemoteCoordinators(self._verification_channels, self._environment.reactor)
+
+    async def confirm_leadership(self, partition: Partition) -> bool:
+        """Return whether ZooKeeper still has the state by which this broker leads a partition.
+
+        By a transaction, which changes nothing: a server of the ensemble may return an old node to a read.
+        """
+        if not partition.is_leader:
+            return False
+        try:
+            path = state_path(partition.topic, partition.index)
+            await self._store.transaction([Check(path, partition.partition_epoch)])
+        except MetadataStoreError as error:
+            logger.debug("the leadership is not confirmed partition=%r error=%s", partition, error)
+            return False
+        return True
 
     # -- changes while the broker runs ---------------------------------------------------------------------------------
 

@@ -3,9 +3,10 @@
 from collections import Counter
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from odradek.server.coordinators.proof_waits import ProofWaits
+from odradek.server.coordinators.proof_waits import VERIFY_AFTER_MS, ProofWaits
 
 TIMEOUT_MS = 5_000
 
@@ -17,11 +18,12 @@ class World:
         self.clock = Clock()
         self.clock.advance(1)
         self.proved_ms = Counter()
-        self.doubtful = set()
+        # The questions to the metadata store: partitions, and the Deferred of the answer.
+        self.verifications = []
         # The number of requests that had ended, for each question.
         self.questions = []
         self.ended = []
-        self.waits = ProofWaits(self.clock, self.now_ms, TIMEOUT_MS, self.find_proved_ms, self.doubtful.__contains__)
+        self.waits = ProofWaits(self.clock, self.now_ms, TIMEOUT_MS, self.find_proved_ms, self.verify)
 
     def now_ms(self):
         return int(self.clock.seconds() * 1000)
@@ -29,6 +31,10 @@ class World:
     def find_proved_ms(self, partition):
         self.questions.append(len(self.ended))
         return self.proved_ms[partition]
+
+    def verify(self, partitions):
+        self.verifications.append((partitions, Deferred()))
+        return self.verifications[-1][1]
 
     def add(self, name, *partitions):
         wait = self.waits.add(partitions)
@@ -74,16 +80,53 @@ def test_a_proof_is_for_the_requests_that_arrived_before_it(world):
     assert world.ended == [("first", set())]
 
 
-def test_a_late_request_gets_the_partitions_that_are_doubtful_and_have_no_proof(world):
-    world.doubtful |= {1, 2}
+def test_a_late_request_gets_the_partitions_that_have_no_proof(world):
     world.add("first", 1, 2, 3)
     world.prove(1)
     world.clock.advance(TIMEOUT_MS / 1000 - 0.001)
     assert world.ended == []
     world.check()
-    assert world.ended == [("first", {2})]
+    assert world.ended == [("first", {2, 3})]
     world.check()
     assert world.clock.getDelayedCalls() == []
+
+
+def test_the_metadata_store_gives_a_proof_if_followers_give_none(world):
+    world.add("first", 1, 2)
+    world.clock.advance(VERIFY_AFTER_MS / 1000 - 0.001)
+    assert world.verifications == []
+    world.add("second", 2)
+    world.check()
+    [(partitions, answer)] = world.verifications
+    assert partitions == [1, 2]
+    world.add("third", 2)
+    answer.callback({2})
+    world.check()
+    assert world.ended == [("second", set())]
+    # The question was about the time at which it was asked.
+    world.clock.advance(1)
+    [_, (partitions, answer)] = world.verifications
+    assert partitions == [1, 2]
+    answer.callback({1, 2})
+    world.check()
+    assert world.ended[1:] == [("first", set()), ("third", set())]
+
+
+def test_the_metadata_store_is_asked_one_question_at_a_time_and_not_at_once_again(world):
+    world.add("first", 1)
+    for _ in range(50):
+        world.check()
+    [(_, answer)] = world.verifications
+    answer.callback(set())
+    world.check()
+    assert len(world.verifications) == 1
+    for _ in range(10):
+        world.check()
+    assert len(world.verifications) == 2
+    world.clock.advance(TIMEOUT_MS / 1000)
+    assert world.ended == [("first", {1})]
+    assert world.clock.getDelayedCalls() == []
+    world.verifications[1][1].callback({1})
 
 
 def test_a_check_of_many_requests_asks_for_each_partition_once(world):

@@ -10,6 +10,7 @@ from odradek.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFet
 from odradek.replication.metadata.store import SessionEvent
 from odradek.replication.replicas.leader_state import NEVER, PROVED_BY_FETCH_WAITS, Replication
 from odradek.replication.replicas.tests.leading import Leader
+from odradek.server.coordinators.proof_waits import VERIFY_AFTER_MS
 from odradek.server.coordinators.tests.test_writes import TIMEOUT_MS, World
 from odradek.server.handlers.coordinators import group_offsets
 from odradek.server.request import RequestContext
@@ -82,14 +83,42 @@ def test_a_suspended_coordinator_returns_no_offset_if_it_was_replaced(world):
     assert found == [ErrorCode.NOT_COORDINATOR]
 
 
-def test_a_coordinator_whose_session_continues_returns_offsets_although_no_follower_fetches(world):
+def test_a_coordinator_that_the_metadata_store_confirms_returns_offsets_although_no_follower_fetches(world):
     """The followers hang, or only their connections to this broker are interrupted."""
     world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
+    confirm(world, True)
     found = begin_fetch(world)
-    world.clock.advance(TIMEOUT_MS / 1_000 - 0.001)
+    world.clock.advance(VERIFY_AFTER_MS / 1_000 - 0.001)
     assert found == []
-    world.clock.advance(0.05)
+    world.clock.advance(0.1)
+    world.clock.advance(0.1)
     assert found == [5]
+
+
+@pytest.mark.parametrize("answer", [False, RuntimeError("unexpected")])
+def test_a_coordinator_that_nobody_confirms_returns_no_offset(world, answer, caplog):
+    """Only its connections to other brokers are interrupted, and another broker was elected."""
+    world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
+    confirm(world, answer)
+    found = begin_fetch(world)
+    for _ in range(49):
+        world.clock.advance(TIMEOUT_MS / 50_000)
+        assert found == []
+    world.clock.advance(0.2)
+    assert found == [ErrorCode.NOT_COORDINATOR]
+    assert ("unexpected error in a coordinator" in caplog.text) == isinstance(answer, Exception)
+
+
+def confirm(world, answer):
+    """Set the metadata store's answer."""
+
+    async def confirm_leadership(partition):
+        assert partition is world.offsets
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    world.groups._confirm_leadership = confirm_leadership
 
 
 def test_many_waiting_requests_need_one_timer(world):

@@ -8,10 +8,12 @@ from twisted.internet.defer import Deferred
 from odradek.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from odradek.replication.controller.registration import prepare_store
 from odradek.replication.controller.repetition import FIRST_REPETITION_MS
-from odradek.replication.metadata.image import BrokerMetadata, Endpoint
+from odradek.replication.metadata.image import BrokerMetadata, Endpoint, PartitionMetadata
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
+from odradek.replication.metadata.znodes import encode_state, partition_path, partitions_path, state_path, topic_path
 from odradek.replication.replicas.leader_state import DOUBTFUL_AFTER_SESSION_MS
+from odradek.replication.replicas.partition import Partition
 from odradek.server import broker_ids
 from odradek.server.broker import Broker
 from odradek.server.config import BrokerConfig
@@ -109,6 +111,31 @@ def test_leaderships_are_doubtful_until_some_time_after_a_request_to_the_next_re
     assert replication.is_doubtful()
     now_ms += DOUBTFUL_AFTER_SESSION_MS
     assert not replication.is_doubtful()
+
+
+def test_a_leadership_is_confirmed_by_the_state_in_the_metadata_store(monkeypatch):
+    membership, expire = open_membership(FakeNetwork(), monkeypatch)
+    store = membership._store
+    state = PartitionMetadata(1, 3, (1, 2), (1, 2))
+    for path, data in ((topic_path("t"), None), (partitions_path("t"), None), (partition_path("t", 0), None)):
+        run_now(store.create(path, data))
+    run_now(store.create(state_path("t", 0), encode_state(state)))
+    partition = Partition("t", b"t" * 16, 0, 1)
+    partition.apply(state._replace(partition_epoch=0), None)
+
+    def is_confirmed():
+        return run_now(membership.confirm_leadership(partition))
+
+    assert is_confirmed()
+    changed = state._replace(leader=2, leader_epoch=4)
+    run_now(store.set(state_path("t", 0), encode_state(changed)))
+    assert not is_confirmed()
+    partition.apply(changed._replace(partition_epoch=1), None)
+    assert not is_confirmed()
+    partition.apply(state._replace(leader_epoch=5, partition_epoch=1), None)
+    assert is_confirmed()
+    expire()
+    assert not is_confirmed()
 
 
 def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):
