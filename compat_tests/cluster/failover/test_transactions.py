@@ -1,6 +1,10 @@
-"""Transactions and groups on three brokers, while brokers are killed: coordinators and partitions move."""
+"""Transactions and groups on three brokers, while brokers are killed: coordinators and partitions move.
+
+The brokers have one listener for clients, and another one for each other.
+"""
 
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from kafka.admin import NewTopic
 
 from compat_tests.clients.common import wait_until
+from compat_tests.cluster.connections import find_remote_ports
 from compat_tests.cluster.replicas import wait_until_in_sync
 from odradek.testing_cluster import OdradekCluster
 
@@ -26,7 +31,12 @@ NAMES = ("x", "y", "z")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[OdradekCluster]:
-    with OdradekCluster(directory=os.environ.get("ODRADEK_CLUSTER_DIRECTORY")) as cluster:
+    properties = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:0",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
+        "inter.broker.listener.name": "INTERNAL",
+    }
+    with OdradekCluster(properties, directory=os.environ.get("ODRADEK_CLUSTER_DIRECTORY")) as cluster:
         yield cluster
 
 
@@ -138,6 +148,28 @@ def test_transactions_are_whole_when_brokers_are_killed(cluster, admin):
     assert not [load.failure for load in loads if load.failure]
     committed = {f"{load.name}-{number}": PARTITIONS for load in loads for number in load.committed}
     assert read_committed(cluster.bootstrap_servers, "transactions", sum(committed.values())) == committed
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="connections are read from /proc")
+def test_brokers_connect_to_each_other_on_their_own_listener_and_clients_do_not(cluster, admin):
+    admin.create_topics([NewTopic("internal", PARTITIONS, 3)])
+    wait_until_in_sync(admin, "internal")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for partition in range(PARTITIONS):
+        producer.produce("internal", b"v", partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+    client_ports, internal_ports = (
+        {int(broker.addresses[number].rpartition(":")[2]) for broker in cluster.brokers.values()} for number in (0, 1)
+    )
+    assert len(client_ports | internal_ports) == 6
+    assert {node["port"] for node in admin.describe_cluster()["brokers"]} == client_ports
+    for broker in cluster.brokers.values():
+        others = internal_ports - {int(broker.addresses[1].rpartition(":")[2])}
+        remote_ports = find_remote_ports(broker.pid)
+        assert remote_ports >= others
+        assert not remote_ports & client_ports
+    assert find_remote_ports(os.getpid()) & client_ports
+    assert not find_remote_ports(os.getpid()) & internal_ports
 
 
 def test_topics_are_created_automatically_by_every_broker(cluster, admin):
