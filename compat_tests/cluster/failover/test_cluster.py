@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ pytestmark = [
 ]
 
 PARTITIONS = 3
+CLIENT_TIMEOUT_MS = 120_000
 
 
 @pytest.fixture(scope="module")
@@ -140,16 +142,39 @@ def test_a_leader_that_was_paused_loses_its_leadership_and_no_record(cluster, ad
 
 
 def test_zookeeper_may_be_away(cluster, admin):
+    """Data traffic continues, each broker reports it in one line, and a change waits."""
     assert cluster.zookeeper is not None
     create(admin, "alone")
-    with NumberedLoad(cluster.bootstrap_servers, "alone", PARTITIONS, delivery_timeout_ms=30_000) as load:
+    before = count_reports(cluster)
+    with (
+        NumberedLoad(cluster.bootstrap_servers, "alone", PARTITIONS, delivery_timeout_ms=30_000) as load,
+        ThreadPoolExecutor(1) as threads,
+    ):
         load.wait_for_more()
         [server] = cluster.zookeeper.servers
         server.kill()
+        creation = threads.submit(create_patiently, cluster.bootstrap_servers, "waiting")
         load.wait_for_more(1000)
+        wait_until(lambda: count_reports(cluster) == before + len(cluster.brokers))
+        assert not creation.done()
         server.start()
         load.wait_for_more()
+        creation.result()
+    wait_until_in_sync(admin, "waiting")
+    assert count_reports(cluster) == before + len(cluster.brokers)
     check(cluster, admin, "alone", load)
+
+
+def create_patiently(bootstrap_servers: str, topic: str) -> None:
+    """Create a topic with a request that waits for ZooKeeper."""
+    servers = bootstrap_servers.split(",")
+    with contextlib.closing(KafkaAdminClient(bootstrap_servers=servers, request_timeout_ms=CLIENT_TIMEOUT_MS)) as admin:
+        admin.create_topics([NewTopic(topic, 1, 3)], timeout_ms=CLIENT_TIMEOUT_MS)
+
+
+def count_reports(cluster: OdradekCluster) -> int:
+    """Return how often a broker has reported that ZooKeeper is unreachable."""
+    return cluster.log_text().count("ZooKeeper is unreachable")
 
 
 def answer(call):

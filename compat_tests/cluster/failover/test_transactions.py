@@ -1,6 +1,7 @@
 """Transactions and groups on three brokers, while brokers are killed: coordinators and partitions move.
 
-The brokers have one listener for clients, and another one for each other.
+The brokers have one listener for clients, and another one for each other. After a second the controller returns
+leaderships to preferred replicas.
 """
 
 import os
@@ -35,6 +36,7 @@ def cluster() -> Iterator[OdradekCluster]:
         "listeners": "PLAINTEXT://127.0.0.1:0,INTERNAL://127.0.0.1:0",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
         "inter.broker.listener.name": "INTERNAL",
+        "leader.imbalance.check.interval.seconds": "1",
     }
     with OdradekCluster(properties, directory=os.environ.get("ODRADEK_CLUSTER_DIRECTORY")) as cluster:
         yield cluster
@@ -148,6 +150,20 @@ def test_transactions_are_whole_when_brokers_are_killed(cluster, admin):
     assert not [load.failure for load in loads if load.failure]
     committed = {f"{load.name}-{number}": PARTITIONS for load in loads for number in load.committed}
     assert read_committed(cluster.bootstrap_servers, "transactions", sum(committed.values())) == committed
+
+
+def test_the_controller_returns_leaderships_to_preferred_replicas(cluster, admin):
+    """Brokers that were killed lead again."""
+
+    def are_preferred() -> bool:
+        [topic] = admin.describe_topics(["transactions"])
+        return all(one["leader_id"] == one["replica_nodes"][0] for one in topic["partitions"])
+
+    wait_until(are_preferred)
+    cluster.kill(2)
+    wait_until(lambda: not are_preferred())
+    cluster.start_broker(2)
+    wait_until(are_preferred)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="connections are read from /proc")
