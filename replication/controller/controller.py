@@ -25,6 +25,7 @@ from odradek.replication.controller.partitions.reassignment import Reassignments
 from odradek.replication.controller.propagation.propagation import Propagation, ReplicasOfBroker
 from odradek.replication.controller.registration import Registration
 from odradek.replication.controller.repetition import Repetition
+from odradek.replication.controller.restarts import continue_epochs
 from odradek.replication.controller.states.assignment import RandomSource
 from odradek.replication.controller.states.epoch_floor import FoundEpochs, LeastEpoch
 from odradek.replication.controller.store_changes import StoreChanges
@@ -637,6 +638,7 @@ class Controller:
                 [
                     Create(znodes.CONTROLLER, claim, ephemeral=True),
                     SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, version),
+                    *await continue_epochs(self.store, epoch),
                 ]
             )
         except TransactionError as error:

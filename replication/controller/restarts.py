@@ -6,11 +6,12 @@ transaction of its registration; the controller deletes it when the elections th
 
 A mark also states what its broker can lack (`znodes.Restart`): nothing if it is the same process in a new session, and
 whole logs if it lost a disk. The mark applies to the registration of the same transaction only: another one may be by
-a broker of Apache Kafka with the same id.
+a broker of Apache Kafka with the same id. The mark of a process that continued stays as long as this registration:
+states that were written before it do not show a restart.
 
 Brokers of Apache Kafka create no marks, and a controller of Apache Kafka deletes none. Therefore the parent of the
-marks has the epoch of the last controller that read them. After an epoch of another one, the marks may be of restarts
-that it has followed.
+marks has the epoch of the last controller, which it writes with its claim if it finds the epoch of its predecessor.
+After an epoch of another one, the marks may be of restarts that it has followed.
 """
 
 from collections.abc import Set
@@ -20,7 +21,7 @@ from odradek.replication.controller.context import ControllerContext
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.image import BrokerMetadata
 from odradek.replication.metadata.loader import get_children_if_any, read_nodes
-from odradek.replication.metadata.store import Delete, Node, SetData
+from odradek.replication.metadata.store import Delete, MetadataStore, Node, NoNodeError, Operation, SetData
 from odradek.replication.metadata.znodes import Restart
 
 
@@ -44,14 +45,15 @@ class RestartMarks:
         """Read the marks as a new controller.
 
         They are not those of restarts that no controller has followed if the last controller was of Apache Kafka, which
-        follows restarts but deletes no marks, or if it ended before it read the marks.
+        follows restarts but deletes no marks.
         """
         context = self._context
         await context.store.ensure_path(znodes.RESTARTS)
         await self.read()
         node = await context.store.get(znodes.RESTARTS)
-        await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
-        self._are_unfollowed = node.data == b"%d" % (context.epoch - 1)
+        self._are_unfollowed = node.data == b"%d" % context.epoch
+        if not self._are_unfollowed:
+            await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
 
     def find_unfollowed(self, *kinds: Restart) -> Set[int]:
         """Return the brokers with a mark of one of these kinds, of a restart that no controller has followed."""
@@ -82,11 +84,29 @@ class RestartMarks:
         return self._marks != earlier
 
     async def delete(self) -> None:
-        """Delete the marks that were read, except of brokers that have registered again since."""
-        marks, self._marks = self._marks, {}
+        """Delete the marks that were read, except of brokers that have continued, or have registered again since."""
+        marks, brokers = self._marks, self._context.image.brokers.values()
+        continued = {broker.broker_id for broker in brokers if self.has_continued(broker)}
+        self._marks = {broker_id: mark for broker_id, mark in marks.items() if broker_id in continued}
         await self._context.delete_nodes(
-            [Delete(znodes.restart_path(broker_id), mark.version) for broker_id, mark in marks.items()]
+            [
+                Delete(znodes.restart_path(broker_id), mark.version)
+                for broker_id, mark in marks.items()
+                if broker_id not in continued
+            ]
         )
+
+
+async def continue_epochs(store: MetadataStore, epoch: int) -> list[Operation]:
+    """Return the part of the claim of an epoch that shows that no controller of Apache Kafka preceded it.
+
+    It is in the transaction of the claim, because a controller may end before it reads the marks.
+    """
+    try:
+        node = await store.get(znodes.RESTARTS)
+    except NoNodeError:
+        return []
+    return [SetData(znodes.RESTARTS, b"%d" % epoch, node.stat.version)] if node.data == b"%d" % (epoch - 1) else []
 
 
 def _decode(node: Node) -> _Mark:

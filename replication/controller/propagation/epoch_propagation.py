@@ -184,7 +184,9 @@ class EpochPropagation:
         if started:
             await self._send_all_updates(started)
             await self._send_all_roles(started, previous)
-        if not await self._send_changes(previous, others, changed) and changed:
+            # Before the roles: a follower of Apache Kafka does not follow a leader that is not in its cache.
+            self._put_updates(ControlBatch(), others)
+        if not await self._send_changes(previous, others, changed) and changed and not started:
             # Caches replace their list of live brokers.
             self._put_updates(ControlBatch(), others)
 

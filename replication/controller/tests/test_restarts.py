@@ -149,6 +149,32 @@ def test_the_next_controller_prefers_a_dead_replica_to_one_that_has_restarted(wo
     assert (leader, isr) == (3, (3,))
 
 
+def test_a_restart_is_noticed_although_the_next_controller_ends_before_it_reads_the_marks():
+    """The marks were ignored after it, and a broker without the last records was elected."""
+    world = World((1, 2, 3, 4))
+    create(world, "t", (3, 2, 4))
+    HeldEvents(world.active.controller)
+    restart(world, 2)
+    # After the registration of 2, so that the epochs do not show its restart.
+    alter_row(world, "t", 0, [3, 2], leader=3, leader_epoch=0, partition_epoch=0)
+    store_changes = world.nodes[4].controller._store_changes
+
+    async def fail():
+        world.crash(4)
+
+    store_changes.watch_all = fail
+    for broker_id in (2, 3):
+        world.nodes[broker_id].controller._abstains = True
+    world.crash(1)
+    world.executor.finish()
+    assert 4 not in world.nodes or not world.nodes[4].controller.is_active
+    for broker_id in (2, 3):
+        world.nodes[broker_id].controller._abstains = False
+        world.nodes[broker_id].controller.on_controller_moved()
+    world.executor.finish()
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(3, (3,))]
+
+
 def test_marks_of_the_time_of_a_controller_of_kafka_are_ignored(world):
     """It follows restarts, but deletes no marks: its successor removed all brokers of Odradek from all ISRs."""
     create(world, "t", (2, 3))
@@ -405,6 +431,41 @@ def test_after_the_expiry_of_all_sessions_leaders_and_isrs_stay(world):
     world.server.expire(other)
     world.executor.finish()
     assert states(world, "t") == before
+    assert marks(world) == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("controller_id", [1, 2, 3])
+def test_after_the_expiry_of_all_sessions_a_failed_controller_is_the_only_broker_that_failed(world, controller_id):
+    """The next controller took all brokers for restarted ones, and preferred the dead one to them."""
+    others = [broker_id for broker_id in (1, 2, 3) if broker_id != controller_id]
+    create(world, "t", *((controller_id, other) for other in others), *((other, controller_id) for other in others))
+    other = be_controller(world)
+    for node in world.nodes.values():
+        world.server.expire(node.store)
+    rejoins = [node.rejoin() for node in world.nodes.values()]
+    world.executor.finish()
+    for rejoin in rejoins:
+        rejoin.outcome()
+    for broker_id in others:
+        world.nodes[broker_id].controller._abstains = True
+    world.server.expire(other)
+    world.executor.finish()
+    assert world.active.fake.broker_id == controller_id
+    for broker_id in others:
+        world.nodes[broker_id].controller._abstains = False
+    world.crash(controller_id)
+    world.executor.finish()
+    assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(other, (other,)) for other in 2 * others]
+
+
+def test_the_mark_of_a_broker_that_continued_goes_when_it_restarts(world):
+    create(world, "t", (2, 3))
+    world.server.expire(world.nodes[3].store)
+    rejoin = world.nodes[3].rejoin()
+    world.executor.finish()
+    rejoin.outcome()
+    assert marks(world) == ["3"]
+    restart(world, 3)
     assert marks(world) == []
 
 
@@ -435,7 +496,7 @@ def test_a_new_session_that_the_controller_notices_late_changes_no_leader(world)
     events.release()
     world.executor.finish()
     assert states(world, "t") == before
-    assert marks(world) == []
+    assert marks(world) == ["3"]
 
 
 def test_a_broker_in_a_new_session_that_begins_during_a_takeover_is_preferred_to_a_dead_one(world):
@@ -460,7 +521,7 @@ def test_a_broker_in_a_new_session_that_begins_during_a_takeover_is_preferred_to
     world.server.expire(other)
     world.executor.finish()
     assert [(leader, isr) for leader, _, isr in states(world, "t")] == [(3, (3,))]
-    assert marks(world) == []
+    assert marks(world) == ["1", "3"]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,25 @@ def test_a_broker_that_starts_gets_all_metadata_and_then_its_roles(world):
     all_rows = {"t-0": (1, 1, [1]), "t-1": (1, 0, [1, 3]), "t-2": (2, 2, [2])}
     roles = ("LAI", {"t-0": (1, 1, [1]), "t-2": (2, 2, [2])})
     update = ("UM", [1, 3, 2], {"t-0": (1, 1, [1]), "t-2": (2, 2, [2])})
-    assert world.take() == {1: [update], 2: [("UM", [1, 3, 2], all_rows), roles], 3: [update]}
+    brokers = ("UM", [1, 3, 2], {})
+    assert world.take() == {1: [brokers, update], 2: [("UM", [1, 3, 2], all_rows), roles], 3: [brokers, update]}
+
+
+def test_caches_have_a_leader_that_has_started_before_followers_are_assigned_to_it(world):
+    """A follower of Apache Kafka does not follow a leader that is not in its cache, and gets no second request."""
+    create(world, "t", (2, 3))
+    world.crash(3)
+    world.executor.finish()
+    world.crash(2)
+    world.executor.finish()
+    world.start(3)
+    world.take()
+    world.start(2)
+    assert world.take()[3] == [
+        ("UM", [1, 3, 2], {}),
+        ("LAI", {"t-0": (2, 3, [2])}),
+        ("UM", [1, 3, 2], {"t-0": (2, 3, [2])}),
+    ]
 
 
 def test_a_bounced_broker_fails_and_starts(world):
