@@ -256,6 +256,19 @@ def test_a_file_that_was_edited_wrongly(tmp_path, old, new, message):
     assert done.stderr.startswith(f"odradek: {message.format(file=file, port=port, directory=tmp_path)}"), done.stderr
 
 
+def test_a_zookeeper_that_does_not_respond(tmp_path):
+    port = find_port()
+    options = ("--zookeeper", f"127.0.0.1:{port}", "--override", "zookeeper.connection.timeout.ms=1000")
+    with ClusterCommand(tmp_path / "c", "--brokers", "1", "--port", "0", *options) as cluster:
+        assert cluster.process.wait(TIMEOUT_S) == 1
+        cluster._reader.join()
+        assert cluster.find(
+            r"^broker 1 \| .* cannot start: cannot connect to ZooKeeper within 1000 ms "
+            rf".zookeeper.connect=127.0.0.1:{port}.: Connection refused; start ZooKeeper, or correct zookeeper.connect$"
+        )
+        assert cluster.find(r"^cluster  \| broker 1 cannot start \(exit code 1\); stopping$")
+
+
 def test_java_is_required_only_for_an_own_zookeeper(tmp_path):
     done = run("cluster", "start", "--directory", tmp_path / "c", PATH="/nowhere", JAVA_HOME="")
     assert (done.returncode, done.stdout) == (1, "")
