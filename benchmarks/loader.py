@@ -21,6 +21,7 @@ import socket
 import sys
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -123,24 +124,28 @@ class Load:
 
 
 class ProduceStream:
-    """One connection of ProduceLoad: the position in the current frame, and the number of outstanding responses."""
+    """One connection of ProduceLoad: the position in the current frame, and the begins of outstanding requests."""
 
-    __slots__ = ("answer_bytes", "due", "frame", "rest", "socket", "tail", "wants_write")
+    __slots__ = ("answer_bytes", "begun_ns", "frame", "rest", "socket", "tail", "wants_write")
 
     def __init__(self, connection: socket.socket, frame: bytes) -> None:
         self.socket = connection
         self.frame = memoryview(frame)
         self.rest = memoryview(b"")
-        self.due = 0
+        self.begun_ns: deque[int] = deque()
         self.tail = b""
         self.answer_bytes = 0
         self.wants_write = False
 
 
 class ProduceLoad(Load):
-    """Up to `in_flight` Produce requests on each connection, as librdkafka and the Java producer send them."""
+    """Up to `in_flight` Produce requests on each connection, as librdkafka and the Java producer send them.
+
+    The latency of a request begins when its first byte is sent, or waits for the socket.
+    """
 
     def start(self) -> None:
+        self.times = array("q")
         self.error_position = wire.produce_error_position(self.spec.topic)
         self.request_bytes = self.spec.value_bytes * self.spec.records_per_batch
         self.streams: dict[int, ProduceStream] = {}
@@ -166,7 +171,7 @@ class ProduceLoad(Load):
 
     def drain(self) -> None:
         deadline = now_ns() + int(DRAIN_S * 1e9)
-        while any(stream.due for stream in self.streams.values()):
+        while any(stream.begun_ns for stream in self.streams.values()):
             if now_ns() > deadline:
                 raise wire.WireError(f"responses are missing after {DRAIN_S:.0f} s")
             for fd, event in self.epoll.poll(0.2):
@@ -194,16 +199,18 @@ class ProduceLoad(Load):
             if received[position] or received[position + 1]:
                 raise wire.WireError(f"produce error {int.from_bytes(received[position : position + 2], 'big')}")
         stream.tail = received[len(received) - over :] if over else b""
-        stream.due -= count
+        answered_ns = now_ns()
+        for _ in range(count):
+            self.times.append(answered_ns - stream.begun_ns.popleft())
         self.answers += count
         self.payload_bytes += count * self.request_bytes
 
     def _send(self, fd: int, stream: ProduceStream, in_flight: int) -> None:
         blocked = False
-        while stream.rest or stream.due < in_flight:
+        while stream.rest or len(stream.begun_ns) < in_flight:
             if not stream.rest:
                 stream.rest = stream.frame
-                stream.due += 1
+                stream.begun_ns.append(now_ns())
             try:
                 sent = stream.socket.send(stream.rest)
             except WOULD_BLOCK:
@@ -216,6 +223,12 @@ class ProduceLoad(Load):
         if blocked != stream.wants_write:
             stream.wants_write = blocked
             self.epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if blocked else select.EPOLLIN)
+
+    def latencies_ns(self) -> array[int]:
+        return self.times
+
+    def forget_latencies(self) -> None:
+        self.times = array("q")
 
 
 class RequestLoad(Load):

@@ -9,6 +9,7 @@ from pathlib import Path
 from benchmarks.cluster.contestant import ClusterContestant
 from benchmarks.cluster.load import run_load
 from benchmarks.cluster.topics import describe, wait_until
+from benchmarks.fairness.ping import Delays, measure_delays
 from benchmarks.measure import MeasurementError, Pace, Values
 from benchmarks.procfs import cpu_seconds
 from benchmarks.rows import LARGE_BATCH, Row
@@ -26,6 +27,8 @@ def _copied_bytes(data_dir: Path, topic: str) -> int:
 
 def catch_up(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
     """Stop a broker, produce, start it: from the first bytes that it copies until it is in sync everywhere.
+
+    Another client sends small requests to a leader meanwhile.
 
     A broker may have copied much before it is ready for clients, so that another thread looks for the first bytes. The
     CPU time includes the start of the follower.
@@ -47,16 +50,19 @@ def catch_up(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
         finally:
             contestant.cluster.start_broker(follower)
         begin_s = first_bytes_s.result()
-        wait_until(
-            lambda: all(state.is_whole for state in describe(other_port, topic).partitions.values()),
-            f"broker {follower} is in sync",
-            TIMEOUT_S,
-            POLL_S,
-        )
+        delays: list[Delays] = []
+        with measure_delays(other_port, delays):
+            wait_until(
+                lambda: all(state.is_whole for state in describe(other_port, topic).partitions.values()),
+                f"broker {follower} is in sync",
+                TIMEOUT_S,
+                POLL_S,
+            )
         seconds, cpu_s = time.monotonic() - begin_s, contestant.cpu_seconds() - cpu_s
     return {
         "mb_per_s": filled.payload_bytes / seconds / 1e6,
         "cpu_s_per_gb": cpu_s / filled.payload_bytes * 1e9,
+        "p999_ms": delays[0].p999_ms,
     }
 
 

@@ -38,10 +38,12 @@ def acknowledged_load(contestant: ClusterContestant, row: Row, pace: Pace) -> Lo
 
 
 def produce(contestant: ClusterContestant, row: Row, pace: Pace) -> Values:
-    """Measure throughput, and CPU of all processes of the cluster for each GB of values (not of replicas)."""
+    """Measure throughput, latency, and CPU of all processes of the cluster for each GB of values (not of replicas)."""
     result = acknowledged_load(contestant, row, pace)
     return {
         "mb_per_s": result.payload_bytes / result.seconds / 1e6,
+        "p50_us": result.p50_us,
+        "p99_us": result.p99_us,
         "cpu_s_per_gb": result.broker_cpu_s / result.payload_bytes * 1e9,
         "loader_cores": result.loader_cpu_s / result.seconds,
     }

@@ -6,7 +6,8 @@ from benchmarks.rows import LARGE_BATCH, ONE_RECORD, SMALL_BATCH, Row, at_least,
 
 
 def _produce(name: str, title: str, **load: int | float) -> Row:
-    return Row(name, title, "produce", load, (at_least("mb_per_s", 1.0), at_most("cpu_s_per_gb", 0.8)))
+    targets = (at_least("mb_per_s", 1.0), at_most("p99_us", 1.0), at_most("cpu_s_per_gb", 0.8))
+    return Row(name, title, "produce", load, targets)
 
 
 def _requests(name: str, title: str, connections: int, **load: int | float) -> Row:
@@ -59,6 +60,6 @@ ROWS: tuple[Row, ...] = (
         "catch-up",
         "a follower that lacks 5 GB (--quick: 1 GB) in 3 partitions",
         "catch_up",
-        targets=(at_least("mb_per_s", 1.0),),
+        targets=(at_least("mb_per_s", 1.0), at_most("p999_ms", 1.0)),
     ),
 )
