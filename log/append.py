@@ -8,6 +8,7 @@ from odradek.log.producers import replay as producer_replay
 from odradek.log.producers.replay import MarkerFields, parse_marker
 from odradek.log.roll import SegmentRoller
 from odradek.log.segments.segment import Segment
+from odradek.log.segments.segment_files import MAX_RELATIVE_OFFSET
 from odradek.log.state import LogState
 from odradek.log.storage.filesystem import Piece
 from odradek.log.validation.batch import (
@@ -285,7 +286,7 @@ class Appender:
         Offsets may be missing between batches, because compaction removed them on the leader. An incomplete batch at
         the end is ignored. The first batch of an epoch above `leader_epoch` and those after it are omitted: this broker
         does not follow their leader yet. Raises KafkaError CORRUPT_MESSAGE, UnexpectedOffsetError; LogDirFailure;
-        ShortageError. Nothing was appended then.
+        ShortageError. Nothing was appended then, unless the batches are too far apart for one segment.
         """
         header = self._read_simple_replicated(records, leader_epoch)
         if header is not None:
@@ -303,6 +304,8 @@ class Appender:
             _parse_replicated_marker(batch) if header.is_control and header.producer_id >= 0 else None
             for header, batch in zip(headers, batches, strict=True)
         ]
+        if len(headers) > 1 and last_offset - log.next_base_offset > MAX_RELATIVE_OFFSET:
+            return self._append_apart(records, headers[0].size_bytes, now_ms, leader_epoch)
         extents, size_bytes, max_timestamp = _measure(headers)
         # The leader may have appended a batch while the topic allowed larger segments. It gets a segment of its own.
         least_bytes = min(size_bytes, log.segment_limit_bytes)
@@ -317,6 +320,20 @@ class Appender:
         except OSError as error:
             raise log.refuse_or_fail("append", error) from error
         return AppendInfo(log, first_offset, last_offset, max_timestamp, -1, size_bytes, False)
+
+    def _append_apart(
+        self, records: memoryview, first_bytes: int, now_ms: int, leader_epoch: int | None
+    ) -> AppendInfo | None:
+        """Append the first batch, then the others: compaction left gaps, and no segment can contain all of them.
+
+        If this raises, the first batch may have been appended.
+        """
+        first = self.append_as_follower(records[:first_bytes], now_ms=now_ms, leader_epoch=leader_epoch)
+        rest = self.append_as_follower(records[first_bytes:], now_ms=now_ms, leader_epoch=leader_epoch)
+        if first is None or rest is None:
+            return first
+        max_timestamp, size_bytes = max(first.max_timestamp, rest.max_timestamp), first.size_bytes + rest.size_bytes
+        return AppendInfo(self._log, first.first_offset, rest.last_offset, max_timestamp, -1, size_bytes, False)
 
     def _read_simple_replicated(self, records: memoryview, leader_epoch: int | None) -> BatchHeader | None:
         """Return the header of a single valid batch of the log's latest leader epoch; None in any other case.

@@ -33,7 +33,7 @@ class SegmentDeletion:
             count = retention.count_deletable(log, now_ms)
             log.doubtful_segment = retention.find_doubtful(log, count, now_ms)
             if count == len(log.segments):
-                rolled = log.unless_full(lambda: self._roller.roll_at(log.next_base_offset, now_ms, is_doomed=True))
+                rolled = log.unless_full(lambda: self._roller.roll_at(log.log_end_offset, now_ms, is_doomed=True))
                 count -= rolled is None
             if count == 0:
                 return []

@@ -573,6 +573,9 @@ class LogManager:
             self._truncating.discard((topic, partition))
         if is_shorter:
             self._truncated(log, deleted)
+        else:
+            # Leader epochs without batches may have been removed.
+            self.moves.truncated((topic, partition), log.log_end_offset)
 
     def start_over(self, topic: str, partition: int, offset: int, now_ms: int) -> None:
         """Empty a log, which then begins at `offset`; its next flush makes that durable.

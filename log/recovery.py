@@ -160,7 +160,7 @@ class _Loader:
         if end_offset is not None and end_offset < recovery_point and first:
             end_offset = self._verify_flushed(self.segments[:first], end_offset, log_start_offset, recovery_point)
         if end_offset is not None and end_offset < log_start_offset:
-            self._empty(end_offset, log_start_offset, is_clean=is_clean)
+            self._empty(end_offset, log_start_offset, recovery_point if is_clean else None)
             end_offset = None
         if end_offset is None:
             end_offset = log_start_offset
@@ -205,9 +205,13 @@ class _Loader:
             self._rebuild_flushed(segment, number, log_start_offset)
         return self.segments[-1].next_offset()
 
-    def _empty(self, end_offset: int, log_start_offset: int, *, is_clean: bool) -> None:
-        """Remove all segments of a log that ends before its start. Raises DamagedLogError after a clean stop."""
-        if is_clean:
+    def _empty(self, end_offset: int, log_start_offset: int, clean_end_offset: int | None) -> None:
+        """Remove all segments of a log that ends before its start.
+
+        After a clean stop the log ended at `clean_end_offset`, possibly in a gap of compaction. Raises DamagedLogError
+        if the start is above it.
+        """
+        if clean_end_offset is not None and clean_end_offset < log_start_offset:
             raise DamagedLogError(
                 f"the log in {self.directory} ends at {end_offset}, but its start in "
                 f"{checkpoints.LOG_START_OFFSETS_FILE} is {log_start_offset}; correct that entry, or remove it to "
@@ -394,7 +398,9 @@ class _Loader:
             later = self.segments[index + 1 :]
             found_bytes = segment.size_bytes
             flaw = self._recover(segment, log_start_offset, index)
-            if flaw is None and self._has_lost_end(segment, later, has_trailing_zeros=segment.size_bytes < found_bytes):
+            if flaw is None and self._has_lost_end(
+                segment, later, log_start_offset, has_trailing_zeros=segment.size_bytes < found_bytes
+            ):
                 flaw = f"its end is missing: the next segment begins at {later[0].base_offset}"
             if flaw is not None:
                 logger.warning(
@@ -468,20 +474,27 @@ class _Loader:
         producers.settle_latest_snapshot(sync=bool(after))
         return found
 
-    def _has_lost_end(self, segment: Segment, later: list[Segment], *, has_trailing_zeros: bool) -> bool:
+    def _has_lost_end(
+        self, segment: Segment, later: list[Segment], log_start_offset: int, *, has_trailing_zeros: bool
+    ) -> bool:
         """Return whether batches are missing before the next segment: its file was durable, this one's end was not.
 
         Batches after such a gap must be removed, or a replica with a gap could become leader. Only gaps that compaction
-        left are kept, which are below the compacted offset: a follower's segment begins at the log's end, also if its
-        first batch follows a gap of the leader's log, except if the gap is too large for one segment. Compaction leaves
-        no zeros.
+        left are kept, which are below the compacted offset: a follower's segment begins where its last one ends, also
+        if its first batch follows a gap of the leader's log, except if no segment can contain both. Compaction leaves
+        no zeros. Batches below the log's start are deleted.
         """
-        if not later or segment.next_offset() >= later[0].base_offset:
+        end_offset = segment.next_offset()
+        if not later or end_offset >= later[0].base_offset:
             return False
         if has_trailing_zeros:
             return True
-        base_offset = later[0].base_offset
-        return base_offset > self.cleaned_to and base_offset - segment.base_offset <= MAX_RELATIVE_OFFSET
+        if later[0].base_offset <= max(self.cleaned_to, log_start_offset):
+            return False
+        first = next((header for _, header in later[0].headers()), None)
+        if first is None or first.base_offset != later[0].base_offset:
+            return True
+        return first.last_offset - end_offset <= MAX_RELATIVE_OFFSET
 
     def _delete(self, segments: list[Segment]) -> None:
         for segment in reversed(segments):

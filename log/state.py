@@ -154,7 +154,7 @@ class LogState:
         """
         gap = self.gap_at_end
         if gap is not None and gap.end_offset == self.log_end_offset:
-            return gap.start_offset
+            return max(gap.start_offset, self.active.base_offset)
         return self.log_end_offset
 
     @property

@@ -195,6 +195,8 @@ class ReplicaMove:
                 yield from self._start_over(self.current.log_start_offset)
             elif (end_offset := min(limit, find_common_end(self.current, self.future))) < self.future.log_end_offset:
                 yield from self._truncate(end_offset)
+            else:
+                copy_epochs(self.current, self.future)
             if self._truncated_to == limit:
                 # Not before: after a shortage the next attempt has to truncate.
                 self._truncated_to = None

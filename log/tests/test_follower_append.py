@@ -326,16 +326,6 @@ def test_chunks_consist_of_whole_batches(max_batches: int, max_bytes: int) -> No
         assert count == 1 or (count <= max_batches and len(chunk) <= max_bytes)
 
 
-def test_the_batches_of_a_chunk_fit_one_segment() -> None:
-    batches = [one(0), one(1 << 30), one((1 << 30) + 1), one(1 << 31), one((1 << 31) + 1), one(1 << 40)]
-    log = open_log()
-    for chunk in chunk_batches(memoryview(b"".join(batches)), 100, 10_000):
-        follow(log, chunk)
-    assert copied(log) == b"".join(batches)
-    again = open_log(memory_fs(log), is_clean=False)
-    assert [offset for offset, _ in read_all(again)] == [0, 1 << 30, (1 << 30) + 1, 1 << 31, (1 << 31) + 1, 1 << 40]
-
-
 def test_a_single_batch_is_a_chunk_whatever_its_size() -> None:
     data = memoryview(one(0, value=b"v" * 1000))
     assert list(chunk_batches(data, 1, 1)) == [data]

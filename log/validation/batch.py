@@ -20,7 +20,6 @@ from odradek.protocol.batches.compression import Codec, CompressionError, Decomp
 from odradek.protocol.batches.crc import crc32c
 from odradek.protocol.batches.record_batch import (
     ATTRIBUTES_POSITION,
-    BASE_OFFSET,
     BATCH_LENGTH,
     CODEC_MASK,
     FLAGS_POSITION,
@@ -56,9 +55,6 @@ MAX_HEADERS_PER_STEP = 4096
 MAX_DECOMPRESSED_BYTES_PER_STEP = 1 << 20
 MAX_COMPRESSED_PARTS_PER_STEP = 256
 """Compressed members, frames and blocks."""
-_MAX_OFFSETS_PER_CHUNK = 1 << 30
-"""Between the first batches of a chunk and the last one; a segment has 2^31 offsets, and compaction may leave more."""
-
 MAX_REWRITTEN_BYTES_PER_STEP = 16 * 1024
 """Uncompressed bytes that are compressed: the default of a producer's batch.size."""
 
@@ -139,7 +135,7 @@ def split_batches(records: memoryview) -> list[memoryview]:
 
 
 def chunk_batches(records: memoryview, max_batches: int, max_bytes: int) -> Iterator[memoryview]:
-    """Divide `records` into views of whole batches, each with one batch or within both limits, for one segment each.
+    """Divide `records` into views of whole batches, each with one batch or within both limits.
 
     Raises as `find_batches`, when the iteration reaches the batch; for a single batch that is left to its reader.
     """
@@ -147,14 +143,11 @@ def chunk_batches(records: memoryview, max_batches: int, max_bytes: int) -> Iter
     if rest_bytes >= 0 and BATCH_LENGTH.unpack_from(records, LENGTH_POSITION)[0] == rest_bytes:
         yield records
         return
-    begin = end = count = limit_offset = 0
+    begin = end = count = 0
     for batch in find_batches(records):
-        offset = BASE_OFFSET.unpack_from(batch)[0]
-        if count and (count == max_batches or end - begin + len(batch) > max_bytes or offset > limit_offset):
+        if count and (count == max_batches or end - begin + len(batch) > max_bytes):
             yield records[begin:end]
             begin, count = end, 0
-        if not count:
-            limit_offset = offset + _MAX_OFFSETS_PER_CHUNK
         end += len(batch)
         count += 1
     if count:

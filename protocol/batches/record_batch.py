@@ -29,8 +29,6 @@ STAMP = Struct(">qii")
 """The first fields of `HEADER`: base offset and leader epoch, which the leader sets, with the length between them."""
 PRODUCER = Struct(">qhi")
 """Producer id, epoch and base sequence, at PRODUCER_POSITION."""
-BASE_OFFSET = Struct(">q")
-"""The first field."""
 BATCH_LENGTH = Struct(">i")
 """The length field, at LENGTH_POSITION."""
 LENGTH_POSITION = 8

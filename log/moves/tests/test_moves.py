@@ -207,6 +207,29 @@ def test_a_truncation_truncates_the_future_log(done):
     assert moved.leader_epochs.entries == [(0, 0), (3, 120)]
 
 
+@pytest.mark.parametrize("done", range(5))
+def test_a_log_moves_although_a_leader_epoch_without_batches_is_truncated(done):
+    """The future log had the epoch, refused the batches of an earlier one that replaced it, and the move ended."""
+    threads = Threads()
+    manager = open_manager(MemoryFileSystem(), run_in_thread=threads)
+    log = create(manager, 20)
+    log.elect(5)
+    future = begin(manager, log)
+    while future.latest_epoch < 5:
+        threads.run(1)
+    threads.run(done)
+    assert served(manager) is log
+    truncate(manager, 20, 0)
+    assert log.latest_epoch == 0
+    batch = build_batch([(0, b"k", b"of another leader", ())], base_offset=20, partition_leader_epoch=4)
+    log.append_as_follower(memoryview(batch), now_ms=0)
+    threads.run()
+    moved = served(manager)
+    assert moved is not log
+    assert values(moved) == [*numbered(20), b"of another leader"]
+    assert moved.leader_epochs.entries == [(0, 0), (4, 20)]
+
+
 def test_a_log_moves_that_was_truncated_to_an_offset_between_its_batches():
     """Compaction on the leader left the gap. A kill loses nothing that is appended after it."""
     fs = MemoryFileSystem()
