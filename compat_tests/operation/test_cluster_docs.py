@@ -17,10 +17,28 @@ import pytest
 
 from compat_tests import limits
 from compat_tests.cluster.mixed import KAFKA_PROPERTIES
-from compat_tests.pages import PageShell, read_blocks, read_examples, read_page
+from compat_tests.pages import PageShell, read_blocks, read_page
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 
 PAGE = read_page("cluster.md")
+BLOCKS = read_blocks("cluster.md")
+
+
+def find_block(word: str) -> str:
+    """Return the only block that contains a word."""
+    [block] = [block for block in BLOCKS if word in block]
+    return block
+
+
+TRIAL = [find_block(word) for word in ("cluster start --brokers 3", "cluster start --brokers 4", "start data-cluster/")]
+SETUP, START = (
+    find_block("cat > broker-$id.properties"),
+    find_block("odradek start broker-$id.properties > broker-$id.log 2>&1 &\necho $! > broker-$id.pid\ndone\n"),
+)
+LISTENERS = [
+    find_block(word)
+    for word in ("make-test-certificates", "cat > client.properties", "--command-config client.properties")
+]
 PIDS = ("broker-1.pid", "broker-2.pid", "broker-3.pid", "broker-4.pid")
 pytestmark = [
     pytest.mark.usefixtures("kafka_jars"),
@@ -28,18 +46,22 @@ pytestmark = [
 ]
 
 
-def find_first_port() -> int:
-    """Return a port in whose decade the next ones can be formed by the page's `909$id`."""
-    return next(port for port in find_ports(200) if port % 10 == 1)
+def find_first_ports(count: int) -> list[int]:
+    """Return ports in whose decades the next ones can be formed by the page's `909$id`."""
+    return [port for port in find_ports(200) if port % 10 == 1][:count]
 
 
 class Shell(PageShell):
-    """Runs blocks of the page, whose ports are 9091 to 9094."""
+    """Runs blocks of the page, whose ports are 9091 to 9094, and 9081 to 9083 between brokers."""
 
     def __init__(self, directory: Path, zookeeper_connect: str) -> None:
-        first_port = find_first_port()
-        addresses = {"127.0.0.1:2181": zookeeper_connect, ":909": f":{str(first_port)[:-1]}"}
-        super().__init__(directory, addresses, log_pattern="broker-*.log")
+        clients_port, brokers_port = find_first_ports(2)
+        replaced = {
+            "127.0.0.1:2181": zookeeper_connect,
+            ":909": f":{str(clients_port)[:-1]}",
+            ":908": f":{str(brokers_port)[:-1]}",
+        }
+        super().__init__(directory, replaced, log_pattern="broker-*.log")
 
     def kill_brokers(self) -> None:
         """Kill the brokers that the page has started."""
@@ -56,7 +78,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_the_commands_of_the_page(shell):
-    blocks = iter(read_blocks("cluster.md"))
+    others = (*TRIAL, *LISTENERS)
+    blocks = iter([block for block in BLOCKS if block not in others])
 
     def run_next(word: str) -> str:
         block = next(blocks)
@@ -69,6 +92,7 @@ def test_the_commands_of_the_page(shell):
     table, _, document = run_next("--json").partition("{")
     assert "brokers           3\n" in table and "partitions        8 in 2 topics\n" in table
     assert json.loads("{" + document)["healthy"]
+
     run_next("broker.id=4")
     run_next("reassign plan")
     assert any(
@@ -76,12 +100,33 @@ def test_the_commands_of_the_page(shell):
     )
     assert list((shell.directory / "data-4").glob("orders-*"))
     run_next("reassign apply move.json")
+
     assert "brokers           4\n" in run_next("rm -r data-2")
     assert list((shell.directory / "data-2").glob("orders-*"))
     run_next("for id in 1 2 3 4")
     run_next("partition elect")
     run_next("for id in 4 3 2 1")
     assert list(blocks) == []
+
+
+def test_the_listeners_of_the_page(shell):
+    """Three brokers replicate over TLS; a client without a certificate cannot use the listener between brokers."""
+    security, client, status = LISTENERS
+    for block in (SETUP, security, START, client, status):
+        shell.run(block)
+    options = "--command-config client.properties --bootstrap-server"
+    shell.run(f"odradek topic create secret --partitions 3 {options} localhost:9091")
+    shell.run(f"echo kept | odradek record produce secret {options} localhost:9092")
+    assert shell.run(f"odradek record consume secret {options} localhost:9093") == "kept\n"
+    shell.run(f"until odradek cluster status {options} localhost:9091; do sleep 0.2; done")
+
+    shell.run("grep -v sasl client.properties | sed s/SASL_SSL/SSL/ > internal.properties")
+    internal = "odradek cluster status --command-config internal.properties --bootstrap-server 127.0.0.1:9081"
+    shell.run(f"{internal} || test $? = 3")
+    certificate = "ssl.keystore.type=PEM\nssl.keystore.location=certificates/client.pem\n"
+    with open(shell.directory / "internal.properties", "a") as properties:
+        properties.write(certificate)
+    assert "brokers           3\n" in shell.run(internal)
 
 
 # With job control a background job is a process group, to which Ctrl-C sends SIGINT.
@@ -99,7 +144,7 @@ TERMINALS = ("first", "second", "third")
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[PageShell]:
-    first_port = find_first_port()
+    [first_port] = find_first_ports(1)
     replaced = {"odradek cluster start": f"odradek cluster start --port {first_port}", ":9092": f":{first_port}"}
     yield PageShell(tmp_path, replaced, log_pattern="*.log")
     for name in TERMINALS:
@@ -110,9 +155,7 @@ def trial(tmp_path: Path) -> Iterator[PageShell]:
 
 def test_the_trial_of_the_page(trial):
     """Three brokers start, then four; one of them is killed, and started again in another terminal."""
-    start = read_examples("cluster.md")[0].strip()
-    [growth] = re.findall(r"`(--brokers 4)`", PAGE)
-    [again] = re.findall(r"`(odradek start data-cluster/\S+)`", PAGE)
+    start, growth, again = (block.strip() for block in TRIAL)
     address = "--bootstrap-server 127.0.0.1:9092"
     await_replicas = f"until odradek cluster status {address} > status; do sleep 0.2; done; cat status"
     first, second, third = TERMINALS
@@ -125,7 +168,7 @@ def test_the_trial_of_the_page(trial):
     assert "3 replicas" in trial.run(f"odradek topic create kept {address}")
     assert trial.run(INTERRUPT.format(name=first)) == "cluster  | stopped\n"
 
-    run_in_terminal(second, start.replace("--brokers 3", growth), "started bootstrap_servers=")
+    run_in_terminal(second, growth, "started bootstrap_servers=")
     assert "brokers           4\n" in trial.run(await_replicas)
     assert "kept" in trial.run(f"odradek topic list {address}")
     trial.run(f"kill -KILL $(pgrep -f -P $(cat {second}.pid) data-cluster/broker-2/server.properties)")
