@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,17 @@ class Shell(PageShell):
         for name in PIDS:
             self.kill(name)
 
+    def read_partitions(self, topic: str, column: str) -> list[Any]:
+        """Return a column of `partition list`, whose exit code is 1 while a partition has no leader."""
+        listed = self.run(f"odradek partition list {topic} --json --bootstrap-server 127.0.0.1:9091 || true")
+        return [row[column] for row in json.loads(listed)]
+
+    def read_throttles(self, topic: str) -> set[str]:
+        """Return the throttles of a topic and of broker 1."""
+        resources = (f"topic {topic}", "broker 1")
+        shown = [self.run(f"odradek config describe {each} --bootstrap-server 127.0.0.1:9091") for each in resources]
+        return set(re.findall(r"\S+\.throttled\.\S+", "".join(shown)))
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
@@ -75,6 +87,32 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         shell = Shell(tmp_path, zookeeper.connect)
         yield shell
         shell.kill_brokers()
+
+
+# The ISR of both partitions of payments is then broker 2 alone, whose log is lost; broker 1 has their records.
+LOSE_LOGS = """
+echo '{"version": 1, "partitions": [{"topic": "payments", "partition": 0, "replicas": [2, 1]},
+    {"topic": "payments", "partition": 1, "replicas": [2, 1]}]}' > pair.json
+odradek partition reassign apply pair.json --yes --bootstrap-server 127.0.0.1:9091
+while odradek partition reassign list --bootstrap-server 127.0.0.1:9091 | grep payments; do sleep 0.1; done
+for index in 0 1; do
+echo kept | odradek record produce payments --partition $index --bootstrap-server 127.0.0.1:9091
+done
+for id in 1 2; do
+kill -TERM $(cat broker-$id.pid)
+while kill -0 $(cat broker-$id.pid) 2> /dev/null; do sleep 0.1; done
+done
+rm -r data-2 broker-1.log broker-2.log
+for id in 1 2; do
+odradek start broker-$id.properties > broker-$id.log 2>&1 &
+echo $! > broker-$id.pid
+done
+for id in 1 2; do
+until grep -qs 'odradek started' broker-$id.log || ! kill -0 $(cat broker-$id.pid); do sleep 0.1; done
+done
+until grep 'the log of an in-sync replica is missing' broker-2.log; do sleep 0.1; done
+"""
+AWAIT_REPLICAS = "until odradek cluster status --bootstrap-server 127.0.0.1:9091; do sleep 0.2; done"
 
 
 def test_the_commands_of_the_page(shell):
@@ -94,15 +132,26 @@ def test_the_commands_of_the_page(shell):
     assert json.loads("{" + document)["healthy"]
 
     run_next("broker.id=4")
-    run_next("reassign plan")
+    run_next("reassign apply plan.json --throttle")
     assert any(
         "4" in str(row["replicas"]) for row in json.loads((shell.directory / "plan.json").read_text())["partitions"]
     )
+    assert "leader.replication.throttled.rate" in shell.read_throttles("orders")
+    run_next("reassign unthrottle")
     assert list((shell.directory / "data-4").glob("orders-*"))
+    assert not shell.read_throttles("orders")
     run_next("reassign apply move.json")
 
     assert "brokers           4\n" in run_next("rm -r data-2")
     assert list((shell.directory / "data-2").glob("orders-*"))
+    shell.run(LOSE_LOGS)
+    assert shell.read_partitions("payments", "leader") == [None, None]
+    run_next("--election-type unclean")
+    assert shell.read_partitions("payments", "leader") == [1, None]
+    run_next("rm data-2/odradek-missing-logs")
+    shell.run(AWAIT_REPLICAS)
+    assert shell.read_partitions("payments", "end_offset") == [1, 0]
+
     run_next("for id in 1 2 3 4")
     run_next("partition elect")
     run_next("for id in 4 3 2 1")
