@@ -1,4 +1,6 @@
-"""The commands of docs/cluster.md, run as written, in one directory; only addresses are replaced.
+"""The commands of docs/cluster.md, run as written, in one directory; only addresses and paths are replaced.
+
+Each block of shell commands is run by one of the tests, except INSTALLATION.
 
 `compat_tests.cluster.mixed` reads the properties of Apache Kafka in a mixed cluster from the page.
 """
@@ -7,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +20,10 @@ from typing import Any
 import pytest
 
 from compat_tests import limits
+from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
 from compat_tests.cluster.mixed import KAFKA_PROPERTIES
+from compat_tests.cluster.strict_readers import ConfluentReader, KafkaPythonReader, StrictReader, wait_for_more
+from compat_tests.kill.load import read_whole, running
 from compat_tests.pages import PageShell, read_blocks, read_page
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
 
@@ -40,7 +46,10 @@ LISTENERS = [
     find_block(word)
     for word in ("make-test-certificates", "cat > client.properties", "--command-config client.properties")
 ]
+NEW_ENVIRONMENT = "/opt/odradek-new"
+INSTALLATION, NEW_PATH = find_block("pip install"), find_block(f"PATH={NEW_ENVIRONMENT}/bin")
 PIDS = ("broker-1.pid", "broker-2.pid", "broker-3.pid", "broker-4.pid")
+PARTITIONS = 6
 pytestmark = [
     pytest.mark.usefixtures("kafka_jars"),
     pytest.mark.timeout(600),
@@ -57,10 +66,13 @@ class Shell(PageShell):
 
     def __init__(self, directory: Path, zookeeper_connect: str) -> None:
         clients_port, brokers_port = find_first_ports(2)
+        self.new_environment = directory / "odradek-new"
+        self.bootstrap_servers = f"127.0.0.1:{clients_port}"
         replaced = {
             "127.0.0.1:2181": zookeeper_connect,
             ":909": f":{str(clients_port)[:-1]}",
             ":908": f":{str(brokers_port)[:-1]}",
+            NEW_ENVIRONMENT: str(self.new_environment),
         }
         super().__init__(directory, replaced, log_pattern="broker-*.log")
 
@@ -79,6 +91,16 @@ class Shell(PageShell):
         resources = (f"topic {topic}", "broker 1")
         shown = [self.run(f"odradek config describe {each} --bootstrap-server 127.0.0.1:9091") for each in resources]
         return set(re.findall(r"\S+\.throttled\.\S+", "".join(shown)))
+
+    def make_new_environment(self) -> Path:
+        """Make an environment with the tested version instead of an installation; return the list of its commands."""
+        commands = self.new_environment / "bin"
+        commands.mkdir(parents=True)
+        used = self.new_environment / "used"
+        text = (self.directory / "bin" / "odradek").read_text()
+        (commands / "odradek").write_text(text.replace("exec ", f'echo "$@" >> {shlex.quote(str(used))}\nexec '))
+        (commands / "odradek").chmod(0o755)
+        return used
 
 
 @pytest.fixture
@@ -116,13 +138,13 @@ AWAIT_REPLICAS = "until odradek cluster status --bootstrap-server 127.0.0.1:9091
 
 
 def test_the_commands_of_the_page(shell):
-    others = (*TRIAL, *LISTENERS)
+    others = (*TRIAL, *LISTENERS, INSTALLATION, NEW_PATH)
     blocks = iter([block for block in BLOCKS if block not in others])
 
-    def run_next(word: str) -> str:
+    def run_next(word: str, before: str = "") -> str:
         block = next(blocks)
         assert word in block
-        return shell.run(block)
+        return shell.run(before + block)
 
     run_next("cat > broker-$id.properties")
     run_next("odradek start")
@@ -152,10 +174,38 @@ def test_the_commands_of_the_page(shell):
     shell.run(AWAIT_REPLICAS)
     assert shell.read_partitions("payments", "end_offset") == [1, 0]
 
-    run_next("for id in 1 2 3 4")
-    run_next("partition elect")
+    used = shell.make_new_environment()
+    with check_clients(shell.bootstrap_servers):
+        run_next("for id in 1 2 3 4", before=NEW_PATH)
+        run_next("partition elect")
+    starts = [line for line in used.read_text().splitlines() if line.startswith("start ")]
+    assert starts == [f"start broker-{number}.properties" for number in (1, 2, 3, 4)]
+
     run_next("for id in 4 3 2 1")
     assert list(blocks) == []
+
+
+@contextlib.contextmanager
+def check_clients(bootstrap_servers: str) -> Iterator[None]:
+    """Write to the topic orders and read it meanwhile: no client gets an error, and each record is read once."""
+    load = NumberedLoad(bootstrap_servers, "orders", PARTITIONS, delivery_timeout_ms=30_000)
+    readers: list[StrictReader] = [
+        ConfluentReader("billing", bootstrap_servers, "orders"),
+        KafkaPythonReader("shipping", bootstrap_servers, "orders"),
+    ]
+    with running(readers):
+        with load:
+            load.wait_for_more()
+            wait_for_more({reader: [""] for reader in readers})
+            yield
+            load.wait_for_more()
+            wait_for_more({reader: [""] for reader in readers})
+        written = read_whole(bootstrap_servers, "orders", PARTITIONS, "read_committed")
+        for reader in readers:
+            reader.wait_until_read(written)
+    assert not load.failures
+    assert [complaint for reader in readers for complaint in reader.check(written)] == []
+    check_numbers(load, read_numbers(bootstrap_servers, "orders", PARTITIONS))
 
 
 def test_the_listeners_of_the_page(shell):
