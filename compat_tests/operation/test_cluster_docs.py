@@ -48,6 +48,7 @@ LISTENERS = [
 ]
 NEW_ENVIRONMENT = "/opt/odradek-new"
 INSTALLATION, NEW_PATH = find_block("pip install"), find_block(f"PATH={NEW_ENVIRONMENT}/bin")
+REMAINING = find_block("partition list --internal")
 PIDS = ("broker-1.pid", "broker-2.pid", "broker-3.pid", "broker-4.pid")
 PARTITIONS = 6
 pytestmark = [
@@ -181,7 +182,14 @@ def test_the_commands_of_the_page(shell):
     starts = [line for line in used.read_text().splitlines() if line.startswith("start ")]
     assert starts == [f"start broker-{number}.properties" for number in (1, 2, 3, 4)]
 
-    run_next("for id in 4 3 2 1")
+    assert "orders" in shell.run(REMAINING)
+    run_next("topic list --internal")
+    assert {"orders", "__consumer_offsets"} <= {
+        row["topic"] for row in json.loads((shell.directory / "removal.json").read_text())["partitions"]
+    }
+    assert run_next(REMAINING) == ""
+    assert "brokers           3\n" in run_next("kill -TERM $(cat broker-4.pid)")
+    run_next("for id in 3 2 1")
     assert list(blocks) == []
 
 
