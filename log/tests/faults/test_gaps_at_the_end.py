@@ -43,6 +43,7 @@ def test_retention_leaves_an_empty_log_at_the_end(is_clean: bool) -> None:
     log = truncated(manager)
     log.state.active.set_read_timestamp(0, log.state.active.size_bytes)
     manager.delete_old_segments(log, 1_000_000)
+    log.roll(0)
     assert (log.log_start_offset, log.log_end_offset, log.state.bases) == (END, END, [END])
     again = served(start(fs, manager, is_clean=is_clean))
     batch = build_batch([(0, b"k", b"new", ())])
