@@ -413,7 +413,10 @@ class GroupShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Handle a few due deadlines, up to the first that adds records: these must be applied before the next one."""
+        """Handle a few due deadlines, up to the first that adds records or replies.
+
+        Records must be applied before the next deadline, and replies do not wait for the records of another group.
+        """
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -422,13 +425,10 @@ class GroupShard:
             if deadline_ms is None or deadline_ms > due_ms:
                 break
             key = timers.next_key()
-            is_large = key is not None and key[0] in LARGE_KINDS
-            if is_large and result.replies:
-                break
             action = timers.pop_due(due_ms)
             if action is not None:
                 action(result, now_ms)
-            if is_large or result.records:
+            if result.records or result.replies or (key is not None and key[0] in LARGE_KINDS):
                 break
         return result
 

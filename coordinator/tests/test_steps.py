@@ -30,6 +30,7 @@ from odradek.protocol.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 RETENTION_MS, CHECK_MS, SESSION_MS = 100_000, 50_000, 10_000
 STEP = 10
@@ -357,3 +358,36 @@ def test_transactional_ids_expire_in_steps(transactions: TransactionDriver):
     written = ticks(transactions)
     assert max(written) <= STEP
     assert list(transactions.shard._state.transactions) == ["x49"], "it was used in between"
+
+
+def join(driver: GroupDriver, token: str, group: str) -> None:
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=subscription(["t"]))]
+    request = JoinGroupRequest(
+        group_id=group,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=60_000,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    driver.call("join_group", token, request, 3)
+
+
+def test_replies_do_not_wait_for_the_record_of_another_group(driver: GroupDriver):
+    """The members of one group waited for the replication of the record by which another one becomes empty."""
+    join(driver, "expires", "g2")
+    driver.wait(3_000)
+    member_id = driver.answered["expires"].member_id
+    assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"x")]
+    driver.call(
+        "sync_group",
+        "sync",
+        SyncGroupRequest(group_id="g2", generation_id=1, member_id=member_id, assignments=assignments),
+        3,
+    )
+    driver.wait(SESSION_MS - 3_100)
+    join(driver, "joins", "g1")
+    driver.is_holding = True
+    let_pass(driver, 5_000)
+    ticks(driver)
+    assert driver.answered["joins"].error_code == 0
+    assert driver.shard._state.groups["g2"].state is EMPTY

@@ -362,7 +362,10 @@ class TransactionShard:
         return self._state.timers.next_deadline_ms()
 
     def tick(self, now_ms: int) -> CoordinatorResult:
-        """Handle a few due deadlines, up to and including the first that returns records."""
+        """Handle a few due deadlines, up to and including the first that returns records, replies or outcomes.
+
+        Otherwise these would wait for the replication of another transaction's records.
+        """
         result = CoordinatorResult()
         timers = self._state.timers
         due_ms = timers.monotonic_ms()
@@ -371,7 +374,7 @@ class TransactionShard:
             if action is None:
                 break
             action(result, now_ms)
-            if result.records:
+            if result.records or result.replies or result.outcomes:
                 break
         return result
 

@@ -484,6 +484,7 @@ class Client:
     def __init__(self, world, transactional_id="x"):
         self.world = world
         self.id = transactional_id
+        self.producer_id = ID
         self.context = SimpleNamespace(api_version=3)
 
     def ask(self, how, request):
@@ -497,22 +498,24 @@ class Client:
             answers.append(outcome)
         return answers
 
-    def init(self):
-        request = InitProducerIdRequest(transactional_id=self.id, transaction_timeout_ms=60_000)
+    def init(self, timeout_ms=60_000):
+        request = InitProducerIdRequest(transactional_id=self.id, transaction_timeout_ms=timeout_ms)
         return self.ask("init_producer_id", request)
 
     def add(self, *topics):
         named = [AddPartitionsToTxnRequestAddPartitionsToTxnTopic(name=topic, partitions=[0]) for topic in topics]
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.id,
-            v3_and_below_producer_id=ID,
+            v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=0,
             v3_and_below_topics=named,
         )
         return self.ask("add_partitions", request)
 
     def end(self):
-        request = EndTxnRequest(transactional_id=self.id, producer_id=ID, producer_epoch=0, committed=True)
+        request = EndTxnRequest(
+            transactional_id=self.id, producer_id=self.producer_id, producer_epoch=0, committed=True
+        )
         return self.ask("end_txn", request)
 
     @property
