@@ -1,5 +1,6 @@
-"""Administration of a mixed cluster: quotas."""
+"""Administration of a mixed cluster: topics and quotas."""
 
+import base64
 from collections.abc import Iterator
 
 import pytest
@@ -7,7 +8,18 @@ import pytest
 from compat_tests import limits
 from compat_tests.administration.test_client_quotas import CONSUMER, PRODUCER, REQUEST, Client
 from compat_tests.clients.common import wait_until
+from compat_tests.cluster.load import read_numbers
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
+from compat_tests.cluster.mixed_brokers.requests import (
+    Controller,
+    Topic,
+    describe_topic,
+    wait_for_all,
+    wait_for_topic,
+)
+from compat_tests.cluster.replicas import wait_until_equal
+from odradek.protocol.errors import ErrorCode
+from odradek.server.tests.wire import Wire
 
 pytestmark = [
     pytest.mark.process,
@@ -36,6 +48,133 @@ def cluster(mixed_cluster: MixedCluster) -> MixedCluster:
         if not broker.is_running:
             mixed_cluster.start(number)
     return mixed_cluster
+
+
+def create(cluster: MixedCluster, controller: Controller, name: str, assignment: list[list[int]]) -> Topic:
+    """Create a topic; return it when all brokers describe it."""
+    code, topic_id = controller.create_topic(name, assignment)
+    assert code == ErrorCode.NONE
+    return wait_for_topic(cluster, name, assignment, topic_id)
+
+
+def create_again(controller: Controller, name: str, assignment: list[list[int]]) -> bytes:
+    """Create a topic when the controller has removed the one of the same name; return the id."""
+    found: list[bytes] = []
+
+    def is_created() -> bool:
+        code, topic_id = controller.create_topic(name, assignment)
+        assert code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+        found.append(topic_id)
+        return code == ErrorCode.NONE
+
+    wait_until(is_created)
+    return found[-1]
+
+
+def wait_until_unknown(cluster: MixedCluster, name: str, topic_id: bytes) -> None:
+    """Wait until no broker describes a topic, by its name or by its id."""
+
+    def is_unknown(number: int) -> bool:
+        codes = (
+            describe_topic(cluster.port(number), name).error_code,
+            describe_topic(cluster.port(number), None, topic_id).error_code,
+        )
+        return codes == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+
+    wait_for_all(cluster, is_unknown, f"deletion of {name}")
+
+
+def produce(cluster: MixedCluster, name: str, topic: Topic, *values: bytes) -> None:
+    """Write the values to each partition, with acks=all."""
+    for index, state in topic.partitions.items():
+        with Wire(cluster.port(state.leader)) as wire:
+            assert wire.produce(name, *values, partition=index).error_code == ErrorCode.NONE
+
+
+def find_directories(cluster: MixedCluster, topic: str) -> set[tuple[int, int]]:
+    """Return broker and partition of each directory that has a topic's name."""
+    return {
+        (number, int(path.name.removeprefix(f"{topic}-")))
+        for number, directory in cluster.data_directories.items()
+        for path in directory.glob(f"{topic}-*")
+        if path.name.removeprefix(f"{topic}-").isdigit()
+    }
+
+
+def replicas_of(assignment: list[list[int]]) -> set[tuple[int, int]]:
+    """Return broker and partition of each replica."""
+    return {(number, index) for index, replicas in enumerate(assignment) for number in replicas}
+
+
+def read_topic_ids(cluster: MixedCluster, topic: str) -> set[bytes]:
+    """Return the ids in the directories of a topic."""
+    found: set[bytes] = set()
+    for number, index in find_directories(cluster, topic):
+        text = (cluster.data_directories[number] / f"{topic}-{index}" / "partition.metadata").read_text()
+        found.add(base64.urlsafe_b64decode(text.partition("topic_id:")[2].strip() + "=="))
+    return found
+
+
+@pytest.mark.parametrize("kind", [KAFKA, ODRADEK])
+def test_a_topic_grows_and_is_deleted_and_created_again(cluster: MixedCluster, unique: str, kind: str) -> None:
+    controller = Controller(cluster, kind)
+    assignment = [[FIRST, JAVA], [JAVA, SECOND]]
+    first = create(cluster, controller, unique, assignment)
+    first_id = first.topic_id
+    produce(cluster, unique, first, b"first")
+
+    added = [[SECOND, FIRST], [JAVA, FIRST], [SECOND, JAVA]]
+    assert controller.create_partitions(unique, 5, added) == ErrorCode.NONE
+    grown = wait_for_topic(cluster, unique, [*assignment, *added], first_id)
+    produce(cluster, unique, grown, b"second", b"third")
+    assert find_directories(cluster, unique) == replicas_of([*assignment, *added])
+    wait_until_equal(cluster.data_directories, unique, grown.partitions)
+
+    assert controller.delete_topic(unique) == ErrorCode.NONE
+    wait_until_unknown(cluster, unique, first_id)
+    wait_until(lambda: not find_directories(cluster, unique), what=lambda: find_directories(cluster, unique))
+
+    again = [[JAVA, FIRST], [SECOND, JAVA], [FIRST, SECOND]]
+    second_id = create_again(controller, unique, again)
+    assert second_id != first_id
+    renewed = wait_for_topic(cluster, unique, again, second_id)
+    produce(cluster, unique, renewed, b"4")
+    assert read_numbers(cluster.bootstrap_servers, unique, len(again)) == {index: [(0, 4)] for index in range(3)}
+    wait_until_equal(cluster.data_directories, unique, renewed.partitions)
+    assert find_directories(cluster, unique) == replicas_of(again)
+    assert read_topic_ids(cluster, unique) == {second_id}
+    for number in cluster.kinds:
+        assert describe_topic(cluster.port(number), None, first_id).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert describe_topic(cluster.port(number), None, second_id) == renewed
+
+
+@pytest.mark.parametrize(
+    ("kind", "stopped", "successor"),
+    [(KAFKA, FIRST, ODRADEK), (ODRADEK, FIRST, KAFKA), (ODRADEK, JAVA, ODRADEK)],
+    ids=["kafka-odradek", "odradek-kafka", "odradek"],
+)
+def test_a_deletion_ends_when_the_last_replica_returns(
+    cluster: MixedCluster, unique: str, kind: str, stopped: int, successor: str
+) -> None:
+    controller = Controller(cluster, kind)
+    assignment = [[FIRST, JAVA], [JAVA, FIRST]]
+    first = create(cluster, controller, unique, assignment)
+    produce(cluster, unique, first, b"1")
+    cluster.stop(stopped)
+    controller = Controller(cluster, kind)
+    assert controller.delete_topic(unique) == ErrorCode.NONE
+    wait_until_unknown(cluster, unique, first.topic_id)
+    wait_until(lambda: find_directories(cluster, unique) == {(stopped, 0), (stopped, 1)})
+    controller = Controller(cluster, successor)
+    assert controller.create_topic(unique, [[SECOND]])[0] == ErrorCode.TOPIC_ALREADY_EXISTS
+    cluster.start(stopped)
+    wait_until(lambda: not find_directories(cluster, unique))
+    second_id = create_again(controller, unique, assignment)
+    assert second_id != first.topic_id
+    second = wait_for_topic(cluster, unique, assignment, second_id)
+    produce(cluster, unique, second, b"2")
+    assert read_numbers(cluster.bootstrap_servers, unique, 2) == {0: [(0, 2)], 1: [(0, 2)]}
+    wait_until_equal(cluster.data_directories, unique, second.partitions)
 
 
 def is_throttled(port: int, client_id: str) -> bool:
