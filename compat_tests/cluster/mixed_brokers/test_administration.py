@@ -1,24 +1,32 @@
-"""Administration of a mixed cluster: topics and quotas."""
+"""Administration of a mixed cluster: topics, reassignments, elections and quotas."""
 
 import base64
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from compat_tests import limits
 from compat_tests.administration.test_client_quotas import CONSUMER, PRODUCER, REQUEST, Client
 from compat_tests.clients.common import wait_until
-from compat_tests.cluster.load import read_numbers
+from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
 from compat_tests.cluster.mixed_brokers.requests import (
     Controller,
     Topic,
+    ask,
     describe_topic,
     wait_for_all,
     wait_for_topic,
 )
-from compat_tests.cluster.replicas import wait_until_equal
+from compat_tests.cluster.replicas import read_log, wait_until_equal
 from odradek.protocol.errors import ErrorCode
+from odradek.protocol.messages.incremental_alter_configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 from odradek.server.tests.wire import Wire
 
 pytestmark = [
@@ -28,6 +36,13 @@ pytestmark = [
 ]
 
 FIRST, SECOND, JAVA = 1, 2, 3
+RECORDS = 50
+"""Number of records that are acknowledged between two changes."""
+TOPIC_RESOURCE, BROKER_RESOURCE = 2, 4
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+FETCH_SIZE = 1 << 20
+"""Default of `replica.fetch.max.bytes`."""
 FROM_ODRADEK, FROM_KAFKA = "set at odradek", "set/at kafka %"
 
 
@@ -175,6 +190,115 @@ def test_a_deletion_ends_when_the_last_replica_returns(
     produce(cluster, unique, second, b"2")
     assert read_numbers(cluster.bootstrap_servers, unique, 2) == {0: [(0, 2)], 1: [(0, 2)]}
     wait_until_equal(cluster.data_directories, unique, second.partitions)
+
+
+def test_partitions_move_between_kinds_while_kafka_is_the_controller(cluster: MixedCluster, unique: str) -> None:
+    controller = Controller(cluster, KAFKA)
+    create(cluster, controller, unique, [[FIRST, SECOND]])
+    # With several requests in flight, a move of the leader to a broker of Apache Kafka may duplicate a record: see
+    # `test_mixed_cluster.Traffic`.
+    with NumberedLoad(cluster.bootstrap_servers, unique, 1, requests_in_flight=1) as load:
+        load.wait_for_more(RECORDS)
+        for target in ([JAVA, FIRST], [SECOND, JAVA], [JAVA, FIRST], [FIRST, SECOND]):
+            assert controller.reassign(unique, {0: target}) == [ErrorCode.NONE]
+            topic = wait_for_topic(cluster, unique, [target])
+            wait_until(lambda: find_directories(cluster, unique) == replicas_of([target]))  # noqa: B023
+            load.wait_for_more(RECORDS)
+    assert controller.list_reassignments(unique, 1) == {}
+    assert not load.failures
+    check_numbers(load, read_numbers(cluster.bootstrap_servers, unique, 1))
+    wait_until_equal(cluster.data_directories, unique, topic.partitions)
+
+
+def set_configs(cluster: MixedCluster, resource: tuple[int, str], values: dict[str, str | None]) -> None:
+    """Set or remove configurations by the broker of Apache Kafka; return when it applies them."""
+    configs = [
+        IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=value is None, value=value)
+        for name, value in values.items()
+    ]
+    one = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=resource[0], resource_name=resource[1], configs=configs
+    )
+    path = f"entityPath: {'topics' if resource[0] == TOPIC_RESOURCE else 'brokers'}/{resource[1]} "
+    before = cluster.brokers[JAVA].log_text().count(path)
+    [response] = ask(cluster.port(JAVA), IncrementalAlterConfigsRequest(resources=[one]), 1).responses
+    assert response.error_code == ErrorCode.NONE, response.error_message
+    wait_until(lambda: cluster.brokers[JAVA].log_text().count(path) > before, what=path)
+
+
+def test_reassignments_of_kafka_are_listed_and_cancelled(cluster: MixedCluster, unique: str) -> None:
+    """Kafka's controller begins all, and cancels half of them; then Odradek's cancels one and completes the last."""
+    controller = Controller(cluster, KAFKA)
+    # The broker of Apache Kafka leads the even partitions, and will follow the odd ones.
+    assignment = [[JAVA, FIRST], [FIRST, SECOND]] * 2
+    topic = create(cluster, controller, unique, assignment)
+    targets = {0: [SECOND, FIRST], 1: [JAVA, SECOND], 2: [SECOND, FIRST], 3: [JAVA, SECOND]}
+    even, odd = ([SECOND, FIRST, JAVA], [SECOND], [JAVA]), ([JAVA, SECOND, FIRST], [JAVA], [FIRST])
+    # A follower's fetch gets one record of a partition, and then no more for seconds.
+    for _ in range(4):
+        produce(cluster, unique, topic, b"x" * (FETCH_SIZE - 4096))
+    set_configs(cluster, (BROKER_RESOURCE, str(JAVA)), dict.fromkeys(RATES, "1000"))
+    set_configs(cluster, (TOPIC_RESOURCE, unique), dict.fromkeys(THROTTLED, "*"))
+    try:
+        assert controller.reassign(unique, targets) == [ErrorCode.NONE] * 4
+        assert controller.list_reassignments(unique, 4) == {0: even, 1: odd, 2: even, 3: odd}
+        for number in (SECOND, JAVA):
+            wait_until(partial(has_added_records, cluster.data_directories[number], unique, targets, number))
+        assert controller.reassign(unique, {0: None, 1: None}) == [ErrorCode.NONE] * 2
+        assert controller.reassign(unique, {0: None}) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
+        assert controller.list_reassignments(unique, 4) == {2: even, 3: odd}
+        controller = Controller(cluster, ODRADEK)
+        assert controller.list_reassignments(unique, 4) == {2: even, 3: odd}
+        assert controller.reassign(unique, {2: None}) == [ErrorCode.NONE]
+    finally:
+        set_configs(cluster, (BROKER_RESOURCE, str(JAVA)), dict.fromkeys(RATES))
+    # The replicas do not contain their former order: the target's is kept.
+    result = [[FIRST, JAVA], [SECOND, FIRST], [FIRST, JAVA], [JAVA, SECOND]]
+    topic = wait_for_topic(cluster, unique, result)
+    assert controller.list_reassignments(unique, 4) == {}
+    assert [topic.partitions[index].leader for index in range(4)] == [JAVA, FIRST, JAVA, JAVA]
+    wait_until(lambda: find_directories(cluster, unique) == replicas_of(result))
+    produce(cluster, unique, topic, b"last")
+    wait_until_equal(cluster.data_directories, unique, topic.partitions)
+
+
+def has_added_records(data_directory: Path, topic: str, targets: dict[int, list[int]], number: int) -> bool:
+    """Return whether a broker has records of a partition of which it is a new replica, the first of the target."""
+    directories = [data_directory / f"{topic}-{index}" for index, target in targets.items() if target[0] == number]
+    return any(directory.exists() and read_log(directory) for directory in directories)
+
+
+@pytest.mark.parametrize("kind", [KAFKA, ODRADEK])
+def test_preferred_leaders_of_both_kinds_are_elected(cluster: MixedCluster, unique: str, kind: str) -> None:
+    controller = Controller(cluster, kind)
+    former = [[FIRST, JAVA], [JAVA, SECOND], [FIRST, SECOND], [JAVA, FIRST]]
+    before = create(cluster, controller, unique, former)
+    # A reassignment to the same replicas in another order keeps the leaders.
+    assignment = [[JAVA, FIRST], [SECOND, JAVA], [SECOND, FIRST], [JAVA, FIRST]]
+    assert controller.reassign(unique, dict(enumerate(assignment[:3]))) == [ErrorCode.NONE] * 3
+    reordered = wait_for_topic(cluster, unique, assignment)
+    assert [state.leader for state in reordered.partitions.values()] == [
+        state.leader for state in before.partitions.values()
+    ]
+    needed, not_needed = ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED
+    assert controller.elect_preferred(unique, [0, 1, 2, 3, 4]) == [
+        *(needed, needed, needed, not_needed),
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+    def is_led(number: int) -> bool:
+        found = describe_topic(cluster.port(number), unique).partitions
+        return all(state.leader == state.replicas[0] for state in found.values())
+
+    wait_for_all(cluster, is_led, f"preferred leaders of {unique}")
+    elected = wait_for_topic(cluster, unique, assignment, before.topic_id)
+    changed = [
+        index for index, state in elected.partitions.items() if state.leader != reordered.partitions[index].leader
+    ]
+    assert changed == [0, 1, 2]
+    produce(cluster, unique, elected, b"value")
+    wait_until_equal(cluster.data_directories, unique, elected.partitions)
+    assert controller.elect_preferred(unique, [0, 1, 2, 3]) == [not_needed] * 4
 
 
 def is_throttled(port: int, client_id: str) -> bool:
