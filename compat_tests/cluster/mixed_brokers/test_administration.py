@@ -1,7 +1,9 @@
-"""Administration of a mixed cluster: topics, reassignments, elections and quotas."""
+"""Administration of a mixed cluster: topics, reassignments, elections, producer ids, quotas."""
 
 import base64
+import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +29,9 @@ from odradek.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
+from odradek.protocol.messages.init_producer_id import InitProducerIdRequest
+from odradek.replication.metadata.producer_id_blocks import BLOCK_SIZE
+from odradek.replication.metadata.producer_id_blocks import PATH as LAST_BLOCK
 from odradek.server.tests.wire import Wire
 
 pytestmark = [
@@ -43,6 +48,7 @@ RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.ra
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 FETCH_SIZE = 1 << 20
 """Default of `replica.fetch.max.bytes`."""
+NO_ID = -1
 FROM_ODRADEK, FROM_KAFKA = "set at odradek", "set/at kafka %"
 
 
@@ -299,6 +305,30 @@ def test_preferred_leaders_of_both_kinds_are_elected(cluster: MixedCluster, uniq
     produce(cluster, unique, elected, b"value")
     wait_until_equal(cluster.data_directories, unique, elected.partitions)
     assert controller.elect_preferred(unique, [0, 1, 2, 3]) == [not_needed] * 4
+
+
+def test_blocks_of_producer_ids_never_overlap(cluster: MixedCluster) -> None:
+    found: dict[int, list[int]] = {number: [] for number in cluster.kinds}
+
+    def request_ids(number: int, last: int) -> None:
+        """Get ids of a broker until one is above the last that earlier controllers have allocated."""
+        with Wire(cluster.port(number)) as wire:
+            while max(found[number], default=NO_ID) <= last:
+                response = wire.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
+                assert response.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                if response.error_code == ErrorCode.NONE:
+                    found[number].append(response.producer_id)
+
+    for kind in (KAFKA, ODRADEK, KAFKA):
+        Controller(cluster, kind)
+        with cluster.connect() as zookeeper:
+            last = int(json.loads(zookeeper.get(LAST_BLOCK)[0] or b"{}").get("block_end", NO_ID))
+        with ThreadPoolExecutor(len(found)) as executor:
+            list(executor.map(request_ids, found, [last] * len(found)))
+    ids = [each for of_broker in found.values() for each in of_broker]
+    assert len(set(ids)) == len(ids)
+    blocks = [{each // BLOCK_SIZE for each in of_broker} for of_broker in found.values()]
+    assert len(set().union(*blocks)) == sum(map(len, blocks)), "a block has ids of several brokers"
 
 
 def is_throttled(port: int, client_id: str) -> bool:
