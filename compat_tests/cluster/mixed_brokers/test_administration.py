@@ -1,11 +1,14 @@
-"""Administration of a mixed cluster: topics, reassignments, elections, producer ids, quotas."""
+"""Administration of a mixed cluster: topics, reassignments, elections, producer ids, quotas, controlled shutdown."""
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -329,6 +332,48 @@ def test_blocks_of_producer_ids_never_overlap(cluster: MixedCluster) -> None:
     assert len(set(ids)) == len(ids)
     blocks = [{each // BLOCK_SIZE for each in of_broker} for of_broker in found.values()]
     assert len(set().union(*blocks)) == sum(map(len, blocks)), "a block has ids of several brokers"
+
+
+def test_leaderships_move_before_kafka_stops_while_odradek_is_the_controller(
+    cluster: MixedCluster, unique: str
+) -> None:
+    controller = Controller(cluster, ODRADEK)
+    assignment = [[JAVA, FIRST, SECOND], [JAVA, SECOND, FIRST], [FIRST, JAVA, SECOND]]
+    create(cluster, controller, unique, assignment)
+    moved: dict[int, int] = {}
+    """Time, in ms, at which ZooKeeper wrote that a partition has another leader than the broker of Apache Kafka."""
+
+    def note_leader(index: int, data: bytes, stat: Any) -> None:
+        if json.loads(data)["leader"] not in (JAVA, -1):
+            moved.setdefault(index, stat.mtime)
+
+    with (
+        cluster.connect() as zookeeper,
+        NumberedLoad(cluster.bootstrap_servers, unique, len(assignment), requests_in_flight=1) as load,
+    ):
+        for index in range(len(assignment)):
+            path = f"/brokers/topics/{unique}/partitions/{index}/state"
+            zookeeper.DataWatch(path, partial(note_leader, index))
+        assert set(moved) == {2}
+        load.wait_for_more(RECORDS)
+        cluster.stop(JAVA)
+        wait_until(lambda: len(moved) == len(assignment))
+        # Later the broker closes its socket, and the controller moves leaderships for that reason too.
+        assert max(moved.values()) <= find_controlled_shutdown(cluster.brokers[JAVA].log_text())
+        load.wait_for_more(RECORDS)
+        cluster.start(JAVA)
+        load.wait_for_more(RECORDS)
+        topic = wait_for_topic(cluster, unique, assignment)
+        load.wait_for_more(RECORDS)
+    assert not load.failures
+    check_numbers(load, read_numbers(cluster.bootstrap_servers, unique, len(assignment)))
+    wait_until_equal(cluster.data_directories, unique, topic.partitions)
+
+
+def find_controlled_shutdown(log: str) -> int:
+    """Return the time, in ms, of the last controlled shutdown that the controller confirmed."""
+    [*_, last] = re.findall(r"^\[(\S+ \S+)\].* Controlled shutdown request returned successfully", log, re.MULTILINE)
+    return round(datetime.strptime(last, "%Y-%m-%d %H:%M:%S,%f").timestamp() * 1000)
 
 
 def is_throttled(port: int, client_id: str) -> bool:
