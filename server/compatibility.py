@@ -20,8 +20,20 @@ CLIENTS: Final = (
     ("kcat", "1.7", "produce, consume, metadata"),
     ("Spark (`spark-sql-kafka-0-10`)", "4.0.0", "batch and streaming, read and write"),
     ("kminion and kafka_exporter, by hand", "November 2026", "lag of groups, topics, kminion's end-to-end test"),
+    (
+        "topicctl, by hand",
+        "2.0.2",
+        "get, check, apply, throttled reassignment, rebalance, leader election, ACLs, offsets, tail, tester, repl, "
+        "a cluster's ZooKeeper, SASL and TLS",
+    ),
+    (
+        "kafkactl, by hand",
+        "5.20.0",
+        "produce, consume, topics, replicas, brokers, groups, offsets, records, ACLs, SCRAM users, clone, "
+        "SASL and TLS; `kafkaVersion` 4.0 and 4.3.1",
+    ),
 )
-"""Name, version, and the features that the tests in `compat_tests/` and `spark_it/` use."""
+"""Name, version, and the features that the tests in `compat_tests/` and `spark_it/` use, or that were run by hand."""
 
 _HEAD: Final = """\
 # Compatibility
