@@ -67,8 +67,8 @@ class ControllerContext:
     shutting_down: live brokers that announced their stop
     restarted: brokers that have registered again, are still in ISRs of their earlier process, and may lack records
     lost: those of them that lost logs with a disk: the others are preferred to them
-    continued: brokers that had registered again without a restart when this controller loaded the registrations, and
-        have not failed or restarted since
+    first_epochs: the epoch of the first registration of the process, of each broker that has registered again without a
+        restart
     failed_in_term: brokers that have failed or restarted since the takeover, for topics that could not be read then
     offline_brokers: brokers that may have replicas in `PartitionMetadata.offline`
     unclean_elections: leaders that this controller has elected from outside the ISR, or has tried to
@@ -102,7 +102,7 @@ class ControllerContext:
         self.shutting_down: set[int] = set()
         self.restarted: set[int] = set()
         self.lost: set[int] = set()
-        self.continued: set[int] = set()
+        self.first_epochs: dict[int, int] = {}
         self.failed_in_term: set[int] = set()
         self.offline_brokers: set[int] = set()
         self.unclean_elections = 0
@@ -148,7 +148,7 @@ class ControllerContext:
         self.stopping = {}
         self._change_role(ControllerRole.ACTIVE, "elected")
         self.shutting_down.clear()
-        for broker_ids in (self.restarted, self.lost, self.continued, self.failed_in_term):
+        for broker_ids in (self.restarted, self.lost, self.first_epochs, self.failed_in_term):
             broker_ids.clear()
         self.begin_publications()
 

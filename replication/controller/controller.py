@@ -629,22 +629,28 @@ class Controller:
         if self.context.role is not ControllerRole.STANDBY or self._abstains:
             return False
         sessions = self._ended_sessions
-        epoch, version = await read_node(
-            self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
-        )
-        claim = znodes.encode_controller(self.broker_id, self.context.now_ms())
-        try:
-            results = await self.store.transaction(
-                [
-                    Create(znodes.CONTROLLER, claim, ephemeral=True),
-                    SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, version),
-                    *await continue_epochs(self.store, epoch),
-                ]
+        while True:
+            epoch, version = await read_node(
+                self.store, znodes.CONTROLLER_EPOCH, lambda node: (int(node.data or b"0") + 1, node.stat.version)
             )
-        except TransactionError as error:
-            if isinstance(error.cause, NodeExistsError | BadVersionError):
-                return False
-            raise
+            claim: list[Operation] = [
+                Create(
+                    znodes.CONTROLLER,
+                    znodes.encode_controller(self.broker_id, self.context.now_ms()),
+                    ephemeral=True,
+                ),
+                SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, version),
+            ]
+            try:
+                results = await self.store.transaction([*claim, *await continue_epochs(self.store, epoch)])
+            except TransactionError as error:
+                if error.index >= len(claim):
+                    # The parent of the marks of restarts has changed, and nobody is the controller.
+                    continue
+                if isinstance(error.cause, NodeExistsError | BadVersionError):
+                    return False
+                raise
+            break
         stat = results[1]
         assert stat is not None
         assert not isinstance(stat, str)

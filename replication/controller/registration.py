@@ -16,7 +16,7 @@ from odradek.replication.metadata.store import (
     SetData,
     TransactionError,
 )
-from odradek.replication.metadata.znodes import Restart
+from odradek.replication.metadata.znodes import RegistrationMark, Restart
 
 
 class StartError(Exception):
@@ -75,14 +75,16 @@ class Registration:
         self._sessions: set[int] = set()
         self.epoch = -1
         """The epoch of the last registration; -1 before the first."""
+        self._first_epoch = -1
 
     async def register(self, broker: BrokerMetadata, restart: Restart = Restart.LOSSY) -> None:
         """Register a broker for the present session. Raises StartError if its id or an address is in use.
 
         `restart` describes the first registration of this process; the later ones continue it.
         """
+        own = RegistrationMark(restart)
         if self.epoch >= 0:
-            restart = Restart.CONTINUED
+            own = RegistrationMark(Restart.CONTINUED, self._first_epoch)
         await self._check_endpoints(broker)
         path = znodes.broker_path(broker.broker_id)
         data = znodes.encode_broker(broker, self._now_ms())
@@ -91,7 +93,7 @@ class Registration:
         replaced: list[Operation] = []
         while True:
             try:
-                mark = await self._mark_restart(broker.broker_id, restart)
+                mark = await self._mark_restart(broker.broker_id, own)
                 await self._store.transaction([*replaced, *creation, *mark])
             except TransactionError as error:
                 # Meanwhile the end of its session may delete the replaced node, or the controller the mark.
@@ -100,6 +102,8 @@ class Registration:
             stat = await self._store.exists(path)
             owner = None if stat is None else stat.ephemeral_owner
             if stat is not None and owner == self._store.session_id:
+                if self.epoch < 0:
+                    self._first_epoch = stat.created_id
                 self.epoch = stat.created_id
                 return
             if stat is not None and owner not in earlier:
@@ -109,7 +113,7 @@ class Registration:
                 )
             replaced = [] if stat is None else [Delete(path, stat.version)]
 
-    async def _mark_restart(self, broker_id: int, restart: Restart) -> list[Operation]:
+    async def _mark_restart(self, broker_id: int, own: RegistrationMark) -> list[Operation]:
         """Return the change of the mark of a restart (`restarts`), which no other broker needs without a cluster.
 
         The mark of a restart that no controller has followed remains if that one is worse.
@@ -121,8 +125,9 @@ class Registration:
         try:
             earlier = await self._store.get(path)
         except NoNodeError:
-            return [Create(path, znodes.encode_restart(restart))]
-        worst = min(restart, znodes.decode_restart(earlier.data))
+            return [Create(path, znodes.encode_restart(own))]
+        known = znodes.decode_restart(earlier.data)
+        worst = known if known.restart < own.restart else own
         return [SetData(path, znodes.encode_restart(worst), earlier.stat.version)]
 
     async def _check_endpoints(self, broker: BrokerMetadata) -> None:

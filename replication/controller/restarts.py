@@ -6,8 +6,8 @@ transaction of its registration; the controller deletes it when the elections th
 
 A mark also states what its broker can lack (`znodes.Restart`): nothing if it is the same process in a new session, and
 whole logs if it lost a disk. The mark applies to the registration of the same transaction only: another one may be by
-a broker of Apache Kafka with the same id. The mark of a process that continued stays as long as this registration:
-states that were written before it do not show a restart.
+a broker of Apache Kafka with the same id. The mark of a process that continued stays as long as this registration, and
+has the epoch of the first one of the process: states that were written in between do not show a restart.
 
 Brokers of Apache Kafka create no marks, and a controller of Apache Kafka deletes none. Therefore the parent of the
 marks has the epoch of the last controller, which it writes with its claim if it finds the epoch of its predecessor.
@@ -26,9 +26,13 @@ from odradek.replication.metadata.znodes import Restart
 
 
 class _Mark(NamedTuple):
-    """A mark. written: the transaction that wrote it, which is the epoch of the registration to which it applies."""
+    """A mark, as `RegistrationMark`.
+
+    written: the transaction that wrote it, which is the epoch of the registration to which it applies
+    """
 
     restart: Restart
+    first_epoch: int
     written: int
     version: int
 
@@ -53,6 +57,8 @@ class RestartMarks:
         node = await context.store.get(znodes.RESTARTS)
         self._are_unfollowed = node.data == b"%d" % context.epoch
         if not self._are_unfollowed:
+            # Before the epoch: if this takeover is interrupted, the next one must not use these marks, either.
+            await self._delete(self.find(Restart.LOST, Restart.LOSSY))
             await context.write([SetData(znodes.RESTARTS, b"%d" % context.epoch)])
 
     def find_unfollowed(self, *kinds: Restart) -> Set[int]:
@@ -63,10 +69,16 @@ class RestartMarks:
         """Return the brokers with a mark of one of these kinds."""
         return {broker_id for broker_id, mark in self._marks.items() if mark.restart in kinds}
 
+    def find_first_epoch(self, broker: BrokerMetadata) -> int | None:
+        """Return the epoch of the first registration of a broker's process, if the present one is another one."""
+        mark = self._marks.get(broker.broker_id)
+        if mark is None or mark.written != broker.epoch or mark.restart is not Restart.CONTINUED:
+            return None
+        return mark.first_epoch
+
     def has_continued(self, broker: BrokerMetadata) -> bool:
         """Return whether a broker that registered is the process of the earlier registration."""
-        mark = self._marks.get(broker.broker_id)
-        return mark is not None and mark.written == broker.epoch and mark.restart is Restart.CONTINUED
+        return self.find_first_epoch(broker) is not None
 
     async def read(self) -> bool:
         """Read the marks; return whether they have changed since they were read last.
@@ -84,16 +96,19 @@ class RestartMarks:
         return self._marks != earlier
 
     async def delete(self) -> None:
-        """Delete the marks that were read, except of brokers that have continued, or have registered again since."""
-        marks, brokers = self._marks, self._context.image.brokers.values()
-        continued = {broker.broker_id for broker in brokers if self.has_continued(broker)}
-        self._marks = {broker_id: mark for broker_id, mark in marks.items() if broker_id in continued}
+        """Delete the marks that were read, of brokers in the image that have not continued.
+
+        A broker that has registered again since keeps its mark, and one without a registration, too: no election has
+        used it.
+        """
+        brokers = self._context.image.brokers
+        await self._delete({one for one in self._marks if one in brokers and not self.has_continued(brokers[one])})
+
+    async def _delete(self, broker_ids: Set[int]) -> None:
+        marks = self._marks
+        self._marks = {broker_id: mark for broker_id, mark in marks.items() if broker_id not in broker_ids}
         await self._context.delete_nodes(
-            [
-                Delete(znodes.restart_path(broker_id), mark.version)
-                for broker_id, mark in marks.items()
-                if broker_id not in continued
-            ]
+            [Delete(znodes.restart_path(broker_id), marks[broker_id].version) for broker_id in sorted(broker_ids)]
         )
 
 
@@ -110,4 +125,4 @@ async def continue_epochs(store: MetadataStore, epoch: int) -> list[Operation]:
 
 
 def _decode(node: Node) -> _Mark:
-    return _Mark(znodes.decode_restart(node.data), node.stat.modified_id, node.stat.version)
+    return _Mark(*znodes.decode_restart(node.data), node.stat.modified_id, node.stat.version)

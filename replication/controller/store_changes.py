@@ -81,6 +81,8 @@ class StoreChanges:
         self._is_election_due = False
         # Brokers that have registered since the last election after a change of the registrations.
         self._started: set[int] = set()
+        # Brokers that have failed since the last election after a change of the registrations that succeeded.
+        self._unfollowed: set[int] = set()
 
     async def watch_all(self) -> None:
         """Set the watches that the role of this broker requires, before the image is loaded."""
@@ -111,6 +113,7 @@ class StoreChanges:
         `writes` receives the transactions of the partitions' states.
         """
         context = self._context
+        self._unfollowed.clear()
         await self._restarts.read_for_takeover()
         await update_image(
             context.store,
@@ -142,7 +145,15 @@ class StoreChanges:
                 image.put_broker(broker)
         context.restarted.update(self._restarts.find_unfollowed(Restart.LOST, Restart.LOSSY))
         context.lost.update(self._restarts.find_unfollowed(Restart.LOST))
-        context.continued.update(one for one, broker in registered.items() if self._restarts.has_continued(broker))
+        for broker in registered.values():
+            self._set_first_epoch(broker)
+
+    def _set_first_epoch(self, broker: BrokerMetadata) -> None:
+        first_epoch = self._restarts.find_first_epoch(broker)
+        if first_epoch is None:
+            self._context.first_epochs.pop(broker.broker_id, None)
+        else:
+            self._context.first_epochs[broker.broker_id] = first_epoch
 
     async def _watch_topics(self, names: Collection[str]) -> None:
         """Watch the assignments of topics that are not watched yet, and follow those that have changed before."""
@@ -232,13 +243,13 @@ class StoreChanges:
         if failed:
             logger.info("brokers failed ids=%s", failed)
             self._is_election_due = True
+            self._unfollowed.update(failed)
             lossy = self._restarts.find(Restart.LOST, Restart.LOSSY)
             again = {one for one in failed if one in registered and not self._restarts.has_continued(registered[one])}
             self._context.restarted.update(again, lossy & set(failed))
             # They may lack records, or will when they return, of topics that cannot be read now.
             failed_or_again = again.union(one for one in failed if one not in registered)
             self._context.failed_in_term.update(failed_or_again)
-            self._context.continued.difference_update(failed_or_again)
             for broker_id in failed:
                 image.remove_broker(broker_id)
             self._context.shutting_down.difference_update(failed)
@@ -250,6 +261,9 @@ class StoreChanges:
             for broker in started:
                 image.put_broker(broker)
                 self._started.add(broker.broker_id)
+                self._set_first_epoch(broker)
+                if broker.broker_id in self._unfollowed and not self._restarts.has_continued(broker):
+                    self._context.restarted.add(broker.broker_id)
                 if broker.broker_id in lost:
                     # Other members of the ISR are preferred to it, also if they have not returned.
                     self._context.restarted.add(broker.broker_id)
@@ -257,6 +271,7 @@ class StoreChanges:
         if self._is_election_due:
             await self._changes.elect_leaders("brokers failed" if failed else "brokers started")
             self._is_election_due = False
+            self._unfollowed.clear()
         if self._deletion.replicas is not None:
             await self._deletion.replicas.resume_on(sorted(self._started))
         self._started.clear()

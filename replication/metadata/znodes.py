@@ -36,8 +36,9 @@ ISR_CHANGES = "/isr_change_notification"
 ADOPTION = "/odradek_adoption"
 """Not Kafka's: this node exists from the creation of a store until all topics of the log directories are adopted."""
 RESTARTS = "/odradek_restarts"
-"""Not Kafka's: a child for each broker that has registered since the controller last followed the registrations. Its
-data states how the broker's log relates to that of its earlier registration (`encode_restart`)."""
+"""Not Kafka's: a child for each broker that has registered since the controller last followed the registrations, or in
+a new session of its process. Its data states how the broker's log relates to that of its earlier registration
+(`encode_restart`), and the data of this node is the epoch of the last controller."""
 DEFAULT_ENTITY = "<default>"
 
 _PARTITIONS_PER_STEP: Final = 500
@@ -117,16 +118,25 @@ class Restart(IntEnum):
     CONTINUED = 2
 
 
-def encode_restart(restart: Restart) -> bytes:
-    return encode({"version": 1, "restart": restart.name.lower()})
+class RegistrationMark(NamedTuple):
+    """The content of a mark. first_epoch: of the first registration of a process that continued; otherwise -1."""
+
+    restart: Restart
+    first_epoch: int = -1
 
 
-def decode_restart(data: bytes | None) -> Restart:
+def encode_restart(mark: RegistrationMark) -> bytes:
+    return encode({"version": 1, "restart": mark.restart.name.lower(), "first_epoch": mark.first_epoch})
+
+
+def decode_restart(data: bytes | None) -> RegistrationMark:
     """Decode the data of a mark; LOSSY if it is unknown."""
     try:
-        return Restart[str(decode(data)["restart"]).upper()]
-    except (ValueError, KeyError):
-        return Restart.LOSSY
+        fields = decode(data)
+        mark = RegistrationMark(Restart[str(fields["restart"]).upper()], int(fields["first_epoch"]))
+    except (ValueError, KeyError, TypeError):
+        return RegistrationMark(Restart.LOSSY)
+    return RegistrationMark(Restart.LOSSY) if mark.restart is Restart.CONTINUED and mark.first_epoch < 0 else mark
 
 
 def broker_path(broker_id: int) -> str:

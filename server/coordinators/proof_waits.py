@@ -1,7 +1,7 @@
 """Requests that wait until it is certain that this broker is still the coordinator."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from twisted.internet.defer import Deferred
@@ -13,10 +13,8 @@ from odradek.server.work.waits import Wait
 _PAUSE_S: Final = 0.05
 
 VERIFY_AFTER_MS: Final = 1_000
-"""Wait for proofs by followers before the metadata store is asked: followers of idle partitions fetch twice in it."""
-
-_VERIFY_PAUSE_MS: Final = 500
-"""Pause between two questions to the metadata store."""
+"""Wait for proofs by followers before the metadata store is asked: followers of idle partitions fetch twice in it. With
+a short timeout it is less. Half of it is the least pause between two questions about a partition."""
 
 _REPLIES_PER_CHECK: Final = 20
 """Number of requests that continue in one iteration of the reactor."""
@@ -45,8 +43,8 @@ class ProofWaits:
     so that a check examines only the oldest requests of each partition.
 
     find_proved_ms: returns the time before which followers have given a proof for a partition
-    verify: returns those of some partitions that this broker leads at the time of the call or later, by the metadata
-        store; it does not fail
+    verify: returns whether this broker leads a partition at the time of the call or later, by the metadata store; it
+        does not fail
     """
 
     def __init__(
@@ -55,17 +53,20 @@ class ProofWaits:
         monotonic_ms: Callable[[], int],
         timeout_ms: int,
         find_proved_ms: Callable[[int], int],
-        verify: Callable[[Sequence[int]], Deferred[set[int]]],
+        verify: Callable[[int], Deferred[bool]],
     ) -> None:
         self._clock = clock
         self._monotonic_ms = monotonic_ms
         self._timeout_ms = timeout_ms
+        self._pause_s = min(_PAUSE_S, timeout_ms / 10_000)
         self._find_followed_ms = find_proved_ms
         self._verify = verify
-        # By partition, the time of the last question to which the metadata store gave a proof.
+        self._verify_after_ms = min(VERIFY_AFTER_MS, timeout_ms // 3)
+        # By partition, the time of the last question to which the metadata store gave a proof; questions without an
+        # answer; and the time before which a partition is not asked about again.
         self._verified_ms: dict[int, int] = {}
-        self._is_verifying = False
-        self._next_verification_ms = NEVER
+        self._verifying: set[int] = set()
+        self._next_verification_ms: dict[int, int] = {}
         # In the order of the arrivals: all requests, and those of each partition. Some may have ended.
         self._waiting: deque[_Waiting] = deque()
         self._by_partition: dict[int, deque[_Waiting]] = {}
@@ -82,7 +83,7 @@ class ProofWaits:
         self._waiting.append(waiting)
         for partition in missing:
             self._by_partition.setdefault(partition, deque()).append(waiting)
-        self._start_timer(_PAUSE_S)
+        self._start_timer(self._pause_s)
         return wait
 
     def stop(self) -> None:
@@ -103,7 +104,7 @@ class ProofWaits:
         late: list[_Waiting] = []
         is_complete = self._remove_late(late, _REPLIES_PER_CHECK - len(proved)) and is_complete
         if self._waiting:
-            self._start_timer(_PAUSE_S if is_complete else 0)
+            self._start_timer(self._pause_s if is_complete else 0)
             self._verify_oldest()
         ended = [(one.wait, self._find_unusable(one)) for one in proved + late]
         for wait, unusable in ended:
@@ -121,21 +122,19 @@ class ProofWaits:
         return max(self._find_followed_ms(partition), self._verified_ms.get(partition, NEVER))
 
     def _verify_oldest(self) -> None:
-        """Ask the metadata store for the proofs that requests have been waiting for too long, with one question."""
+        """Ask the metadata store for the proofs that requests have been waiting for too long."""
         asked_ms = self._monotonic_ms()
-        if self._is_verifying or asked_ms < self._next_verification_ms:
-            return
-        late_ms = asked_ms - VERIFY_AFTER_MS
-        partitions = [index for index, queue in self._by_partition.items() if queue[0].arrival_ms <= late_ms]
-        if partitions:
-            self._is_verifying = True
-            self._verify(partitions).addCallback(self._add_verified, asked_ms)
+        late_ms = asked_ms - self._verify_after_ms
+        for partition in [index for index, queue in self._by_partition.items() if queue[0].arrival_ms <= late_ms]:
+            if partition not in self._verifying and asked_ms >= self._next_verification_ms.get(partition, NEVER):
+                self._verifying.add(partition)
+                self._verify(partition).addCallback(self._add_answer, partition, asked_ms)
 
-    def _add_verified(self, partitions: set[int], asked_ms: int) -> None:
-        for partition in partitions:
+    def _add_answer(self, is_proved: bool, partition: int, asked_ms: int) -> None:
+        self._verifying.discard(partition)
+        self._next_verification_ms[partition] = self._monotonic_ms() + self._verify_after_ms // 2
+        if is_proved:
             self._verified_ms[partition] = asked_ms
-        self._is_verifying = False
-        self._next_verification_ms = self._monotonic_ms() + _VERIFY_PAUSE_MS
 
     def _remove_proved(self, proved: list[_Waiting]) -> bool:
         """Remove entries with a proof from the queues of their partitions; return False if some may be left.

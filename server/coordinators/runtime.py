@@ -11,7 +11,7 @@ loaded and its records are replicated, requests wait (`wait_for_load`) or get CO
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic
@@ -182,22 +182,18 @@ class CoordinatorRuntime(ABC, Generic[S]):
         context = self._contexts.get(index)
         return ALWAYS if context is None else context.partition.leadership_proved_ms
 
-    def _verify(self, indexes: Sequence[int]) -> Deferred[set[int]]:
-        """Return those of some partitions that this broker leads now, by the metadata store."""
+    def _verify(self, index: int) -> Deferred[bool]:
+        """Return whether this broker leads a partition now, by the metadata store."""
 
-        def report(failure: Failure) -> set[int]:
+        def report(failure: Failure) -> bool:
             report_failure(failure)
-            return set()
+            return False
 
-        return Deferred.fromCoroutine(self._find_confirmed(indexes)).addErrback(report)
+        return Deferred.fromCoroutine(self._is_confirmed(index)).addErrback(report)
 
-    async def _find_confirmed(self, indexes: Sequence[int]) -> set[int]:
-        contexts = [(index, self._contexts.get(index)) for index in indexes]
-        return {
-            index
-            for index, context in contexts
-            if context is not None and await self._confirm_leadership(context.partition)
-        }
+    async def _is_confirmed(self, index: int) -> bool:
+        context = self._contexts.get(index)
+        return context is not None and await self._confirm_leadership(context.partition)
 
     @property
     def absent_shard(self) -> S:

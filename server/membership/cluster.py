@@ -45,10 +45,11 @@ from odradek.replication.metadata.loader import (
     is_deleted,
     list_topics,
     read_assignments,
+    read_node,
 )
 from odradek.replication.metadata.store import Check, MetadataStore, MetadataStoreError, WatchEvent
 from odradek.replication.metadata.topic_names import is_topic_name
-from odradek.replication.metadata.znodes import Restart, state_path
+from odradek.replication.metadata.znodes import Restart, decode_topic, state_path, topic_path
 from odradek.replication.replicas.broker_control import BrokerControl
 from odradek.replication.replicas.isr_changes import IsrChangeQueue, shrink_isrs
 from odradek.replication.replicas.leader_state import Replication
@@ -565,17 +566,19 @@ class ClusterMembership:
     async def confirm_leadership(self, partition: Partition) -> bool:
         """Return whether ZooKeeper still has the state by which this broker leads a partition.
 
-        By a transaction, which changes nothing: a server of the ensemble may return an old node to a read.
+        By a transaction, which changes nothing: a server of the ensemble may return an old node to a read. The state of
+        another topic of this name may have the same version, so that the topic's id is read afterwards.
         """
         if not partition.is_leader:
             return False
+        topic, topic_id = partition.topic, partition.topic_id
         try:
-            path = state_path(partition.topic, partition.index)
-            await self._store.transaction([Check(path, partition.partition_epoch)])
+            await self._store.transaction([Check(state_path(topic, partition.index), partition.partition_epoch)])
+            stored_id = await read_node(self._store, topic_path(topic), lambda node: decode_topic(node.data).topic_id)
         except MetadataStoreError as error:
             logger.debug("the leadership is not confirmed partition=%r error=%s", partition, error)
             return False
-        return True
+        return stored_id in (None, topic_id)
 
     # -- changes while the broker runs ---------------------------------------------------------------------------------
 

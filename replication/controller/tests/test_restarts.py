@@ -7,10 +7,12 @@ from odradek.replication.controller.registration import Registration
 from odradek.replication.controller.tests.test_replica_recovery import fail_directory
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import Create, Delete, StoreDamagedError, run_now
-from odradek.replication.metadata.znodes import Restart
+from odradek.replication.metadata.znodes import RegistrationMark, Restart
 from odradek.replication.tests.cluster_requests import alter_row, create, delete, nodes, shut_down, states
 from odradek.replication.tests.cluster_support import World
 from odradek.replication.tests.support import broker
+
+CONTINUED = RegistrationMark(Restart.CONTINUED, 5)
 
 
 @pytest.fixture
@@ -410,7 +412,7 @@ def test_a_mark_does_not_cover_a_registration_by_a_broker_of_kafka(world):
     """The mark is of the registration before it, since a controller of Kafka deletes none."""
     create(world, "t", (2, 3))
     end_all(world)
-    run_now(world.observer.create(znodes.restart_path(2), znodes.encode_restart(Restart.CONTINUED)))
+    run_now(world.observer.create(znodes.restart_path(2), znodes.encode_restart(CONTINUED)))
     kafka = world.server.connect()
     run_now(kafka.create(znodes.broker_path(2), znodes.encode_broker(broker(2), 0), ephemeral=True))
     world.start(1)
@@ -525,12 +527,17 @@ def test_a_broker_in_a_new_session_that_begins_during_a_takeover_is_preferred_to
 
 
 @pytest.mark.parametrize(
-    "data", [None, b"", b"x", b"[]", b"{}", b'{"restart":"better"}', b'{"restart":3}', b'{"version":1,"restart":null}']
-)
+    "data",
+    [
+        None, b"", b"x", b"[]", b"{}", b'{"restart":"better","first_epoch":1}', b'{"restart":3,"first_epoch":1}',
+        b'{"version":1,"restart":null,"first_epoch":1}', b'{"restart":"continued"}',
+        b'{"restart":"continued","first_epoch":-1}', b'{"restart":"continued","first_epoch":null}',
+    ],
+)  # fmt: skip
 def test_a_mark_that_cannot_be_decoded_is_of_a_lossy_restart(data):
-    assert znodes.decode_restart(data) is Restart.LOSSY
+    assert znodes.decode_restart(data) == RegistrationMark(Restart.LOSSY)
 
 
-@pytest.mark.parametrize("restart", Restart)
-def test_a_mark_is_encoded_and_decoded(restart):
-    assert znodes.decode_restart(znodes.encode_restart(restart)) is restart
+@pytest.mark.parametrize("mark", [CONTINUED, RegistrationMark(Restart.LOSSY), RegistrationMark(Restart.LOST)])
+def test_a_mark_is_encoded_and_decoded(mark):
+    assert znodes.decode_restart(znodes.encode_restart(mark)) == mark

@@ -254,10 +254,10 @@ class TopicChanges:
 
         A new controller in Kafka's ZooKeeper mode writes this before it elects leaders, for brokers that are not
         registered. Here a broker has failed also if it may lack records after a restart that no controller has noticed:
-        it is in `ControllerContext.restarted`, or it has registered after the last write of the partition's state, of
-        which `writes` has the transaction, and has not `continued`. Of `topics`, which could not be read until now, it
-        has failed also if it is in `failed_in_term`, unless all others may lack records; and all their partitions begin
-        a new leader epoch. Raises KafkaError, MetadataStoreError.
+        it is in `ControllerContext.restarted`, or its process has registered after the last write of the partition's
+        state, of which `writes` has the transaction. Of `topics`, which could not be read until now, it has failed also
+        if it is in `failed_in_term`, unless all others may lack records; and all their partitions begin a new leader
+        epoch. Raises KafkaError, MetadataStoreError.
         """
         await self._change_states(partial(self._choose_without_failed, why, writes, topics))
 
@@ -283,12 +283,12 @@ class TopicChanges:
         self, why: str, writes: StateWrites, topics: Sequence[str] | None
     ) -> list[TopicMetadata]:
         context = self._context
-        brokers = context.image.brokers
+        brokers, first_epochs = context.image.brokers, context.first_epochs
 
         def remove_failed(name: str, index: int, partition: PartitionMetadata) -> PartitionMetadata:
             written = writes.get((name, index), 0)
-            later = {broker_id for broker_id, broker in brokers.items() if broker.epoch > written}
-            lossy = later - context.continued | context.restarted
+            later = {one for one, broker in brokers.items() if first_epochs.get(one, broker.epoch) > written}
+            lossy = later | context.restarted
             remaining = remove_restarted(partition, context.lost)
             remaining = remove_restarted(keep_only_returned(remaining, lossy, brokers), lossy)
             if topics is not None:

@@ -14,16 +14,16 @@ TIMEOUT_MS = 5_000
 class World:
     """Partitions with the time before which each has a proof."""
 
-    def __init__(self):
+    def __init__(self, timeout_ms=TIMEOUT_MS):
         self.clock = Clock()
         self.clock.advance(1)
         self.proved_ms = Counter()
-        # The questions to the metadata store: partitions, and the Deferred of the answer.
+        # The questions to the metadata store: the partition, and the Deferred of the answer.
         self.verifications = []
         # The number of requests that had ended, for each question.
         self.questions = []
         self.ended = []
-        self.waits = ProofWaits(self.clock, self.now_ms, TIMEOUT_MS, self.find_proved_ms, self.verify)
+        self.waits = ProofWaits(self.clock, self.now_ms, timeout_ms, self.find_proved_ms, self.verify)
 
     def now_ms(self):
         return int(self.clock.seconds() * 1000)
@@ -32,9 +32,14 @@ class World:
         self.questions.append(len(self.ended))
         return self.proved_ms[partition]
 
-    def verify(self, partitions):
-        self.verifications.append((partitions, Deferred()))
+    def verify(self, partition):
+        self.verifications.append((partition, Deferred()))
         return self.verifications[-1][1]
+
+    def take(self):
+        """Return the Deferreds of the questions since the last call, by partition."""
+        taken, self.verifications = dict(self.verifications), []
+        return taken
 
     def add(self, name, *partitions):
         wait = self.waits.add(partitions)
@@ -97,36 +102,49 @@ def test_the_metadata_store_gives_a_proof_if_followers_give_none(world):
     assert world.verifications == []
     world.add("second", 2)
     world.check()
-    [(partitions, answer)] = world.verifications
-    assert partitions == [1, 2]
+    answers = world.take()
+    assert answers.keys() == {1, 2}
     world.add("third", 2)
-    answer.callback({2})
+    answers[2].callback(True)
     world.check()
     assert world.ended == [("second", set())]
+    answers[1].callback(True)
+    world.check()
+    assert world.ended[1:] == [("first", set())]
     # The question was about the time at which it was asked.
     world.clock.advance(1)
-    [_, (partitions, answer)] = world.verifications
-    assert partitions == [1, 2]
-    answer.callback({1, 2})
+    answers = world.take()
+    assert answers.keys() == {2}
+    answers[2].callback(True)
     world.check()
-    assert world.ended[1:] == [("first", set()), ("third", set())]
+    assert world.ended[2:] == [("third", set())]
 
 
-def test_the_metadata_store_is_asked_one_question_at_a_time_and_not_at_once_again(world):
+def test_the_metadata_store_is_not_asked_at_once_again(world):
     world.add("first", 1)
     for _ in range(50):
         world.check()
-    [(_, answer)] = world.verifications
-    answer.callback(set())
+    world.take()[1].callback(False)
     world.check()
-    assert len(world.verifications) == 1
+    assert not world.verifications
     for _ in range(10):
         world.check()
-    assert len(world.verifications) == 2
+    answers = world.take()
     world.clock.advance(TIMEOUT_MS / 1000)
     assert world.ended == [("first", {1})]
     assert world.clock.getDelayedCalls() == []
-    world.verifications[1][1].callback({1})
+    answers[1].callback(True)
+
+
+@pytest.mark.parametrize("timeout_ms", [500, 1_000])
+def test_the_metadata_store_is_asked_before_a_short_timeout(timeout_ms):
+    world = World(timeout_ms)
+    world.add("first", 1)
+    while not world.verifications:
+        world.check()
+    world.take()[1].callback(True)
+    world.check()
+    assert world.ended == [("first", set())]
 
 
 def test_a_check_of_many_requests_asks_for_each_partition_once(world):

@@ -11,7 +11,14 @@ from odradek.replication.controller.repetition import FIRST_REPETITION_MS
 from odradek.replication.metadata.image import BrokerMetadata, Endpoint, PartitionMetadata
 from odradek.replication.metadata.memory_store import MemoryMetadataServer
 from odradek.replication.metadata.store import SessionEvent, StoreUnavailableError, run_now
-from odradek.replication.metadata.znodes import encode_state, partition_path, partitions_path, state_path, topic_path
+from odradek.replication.metadata.znodes import (
+    encode_state,
+    encode_topic,
+    partition_path,
+    partitions_path,
+    state_path,
+    topic_path,
+)
 from odradek.replication.replicas.leader_state import DOUBTFUL_AFTER_SESSION_MS
 from odradek.replication.replicas.partition import Partition
 from odradek.server import broker_ids
@@ -22,6 +29,7 @@ from odradek.server.membership import cluster
 from odradek.server.tests.broker_network import FakeNetwork
 
 MIB = 1 << 20
+TOPIC_PATHS = topic_path("t"), partitions_path("t"), partition_path("t", 0), state_path("t", 0)
 
 
 def make_broker(network, **properties):
@@ -117,9 +125,7 @@ def test_a_leadership_is_confirmed_by_the_state_in_the_metadata_store(monkeypatc
     membership, expire = open_membership(FakeNetwork(), monkeypatch)
     store = membership._store
     state = PartitionMetadata(1, 3, (1, 2), (1, 2))
-    for path, data in ((topic_path("t"), None), (partitions_path("t"), None), (partition_path("t", 0), None)):
-        run_now(store.create(path, data))
-    run_now(store.create(state_path("t", 0), encode_state(state)))
+    put_topic(store, b"t" * 16, state)
     partition = Partition("t", b"t" * 16, 0, 1)
     partition.apply(state._replace(partition_epoch=0), None)
 
@@ -134,8 +140,24 @@ def test_a_leadership_is_confirmed_by_the_state_in_the_metadata_store(monkeypatc
     assert not is_confirmed()
     partition.apply(state._replace(leader_epoch=5, partition_epoch=1), None)
     assert is_confirmed()
+    # Another topic of the name, whose state has the same version.
+    for path in reversed(TOPIC_PATHS):
+        run_now(store.delete(path))
+    assert not is_confirmed()
+    put_topic(store, b"u" * 16, state)
+    run_now(store.set(state_path("t", 0), encode_state(state)))
+    assert not is_confirmed()
+    run_now(store.set(topic_path("t"), b"damaged"))
+    assert not is_confirmed()
     expire()
     assert not is_confirmed()
+
+
+def put_topic(store, topic_id, state):
+    """Create the nodes of a topic with one partition."""
+    data = encode_topic(topic_id, (state,)), None, None, encode_state(state)
+    for path, content in zip(TOPIC_PATHS, data, strict=True):
+        run_now(store.create(path, content))
 
 
 def test_failed_reads_of_configurations_and_features_are_repeated(monkeypatch):

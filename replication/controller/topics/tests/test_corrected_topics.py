@@ -50,7 +50,7 @@ def test_a_broker_that_restarts_after_it_has_continued_does_not_lead_on(world, d
     world.executor.finish()
     world.crash(1)
     world.executor.finish()
-    assert 3 in world.active.controller.context.continued
+    assert 3 in world.active.controller.context.first_epochs
     assert world.active.fake.broker_id == 2
     if other:
         world.crash(4)
