@@ -168,6 +168,25 @@ class ClusterFaults:
             self._intact.lose_data(victim)
             victim.disk.replace_disk()
 
+    def lose_all_power(self) -> None:
+        """Power off all machines at the same time, or all but one; sometimes ZooKeeper stops as well.
+
+        All topics have flush.before.acks: committed records are on the disks of all members of the ISR. A machine that
+        has lost records in another way must not be the only one that returns.
+        """
+        brokers, random = self._world.brokers, self._random
+        if not self._may_disturb(brokers):
+            return
+        spared = self._any() if random.random() < 0.3 else None
+        is_silent, are_expired, stops_zookeeper = random.random() < 0.5, random.random() < 0.5, random.random() < 0.3
+        for process in brokers:
+            if process is not spared:
+                process.lose_power(lose_names=random.random() < 0.5, is_silent=is_silent)
+                if are_expired:
+                    self._zookeeper.expire(process.host)
+        if stops_zookeeper:
+            self.stop_zookeeper()
+
     # Network
 
     def _cut(

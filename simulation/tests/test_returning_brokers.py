@@ -5,6 +5,7 @@ import pytest
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import run_now
 from odradek.simulation.cluster.tree import read_data
+from odradek.simulation.run import draw_scenario
 from odradek.simulation.tests.test_cluster import SESSION_S, Cluster, log_of
 
 RECORDS = 20
@@ -144,3 +145,49 @@ def test_the_end_of_all_sessions_changes_no_leader(cluster):
     cluster.settle()
     assert cluster.state.leader_epoch <= before.leader_epoch + 2
     assert ends(cluster) == [RECORDS] * 3
+
+
+class Losses:
+    """Random numbers for a power loss of all machines: the first draw decides whether one of them is spared."""
+
+    def __init__(self, *, is_one_spared):
+        self._draws = [0.0 if is_one_spared else 0.9]
+
+    def random(self):
+        return self._draws.pop() if self._draws else 0.4
+
+    def choice(self, choices):
+        return choices[0]
+
+
+@pytest.mark.parametrize("is_one_spared", [False, True])
+def test_a_common_power_loss_loses_no_record_that_was_synced_before_its_acknowledgement(is_one_spared):
+    cluster = fill(Cluster(**{"flush.before.acks": "true"}))
+    cluster.faults._random = Losses(is_one_spared=is_one_spared)
+    cluster.faults.lose_all_power()
+    first, *others = cluster.world.brokers
+    assert first.is_alive == is_one_spared
+    assert not any(process.is_alive for process in others)
+    for process in cluster.world.brokers:
+        if not process.is_alive:
+            start(cluster, process)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS] * 3
+
+
+def test_there_is_no_common_power_loss_while_a_replica_may_lack_records(cluster):
+    first = cluster.world.brokers[0]
+    first.disk.broken["/data"] = None
+    cluster.world.intact.lose_data(first)
+    cluster.faults.lose_all_power()
+    assert all(process.is_alive for process in cluster.world.brokers)
+
+
+def test_all_topics_of_a_scenario_with_common_power_losses_are_synced_before_acknowledgements():
+    drawn = [draw_scenario(seed, 3) for seed in range(100)]
+    with_losses = [one for one in drawn if "lose_all_power" in one.faults.weights]
+    assert 5 < len(with_losses) < 40
+    for one in with_losses:
+        assert one.properties["flush.before.acks"] == "true"
+        assert all(topic.flush_before_acks for topic in (*one.topics, *one.owned))
+        assert all(topic.configs.get("flush.before.acks", "true") == "true" for topic in (*one.topics, *one.owned))
