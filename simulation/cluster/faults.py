@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _CLOCK_ERRORS_MS: Final = (-60_000, -3_000, -500, 500, 3_000, 60_000)
 _LONGEST_TAKEOVER_S: Final = 2.0
+_ZOOKEEPER_LAGS: Final = (0.05, 0.15, 0.3, 1.0)
+"""Longest delays of a message while ZooKeeper is slow, in session timeouts."""
 _LATE_REPORTS_S: Final = 20
 """The failure of work on a slow thread takes a log directory offline when it is reported, even after a repair. A broker
 that lost its disk refuses roles until other replicas lead, whose brokers may start later."""
@@ -56,7 +58,7 @@ class ClusterFaults:
         """Stop injecting faults and repair everything."""
         self._schedule.end()
         world = self._world
-        self._zookeeper.slow_share = 0.0
+        self._zookeeper.slow_share = self._zookeeper.lag_s = 0.0
         if self._zookeeper.is_down:
             self._zookeeper.start()
         self._network.heal()
@@ -292,6 +294,25 @@ class ClusterFaults:
         if not self._zookeeper.is_down:
             self._zookeeper.stop()
             self._later(self._start_zookeeper)
+
+    def slow_zookeeper(self) -> None:
+        """Delay all requests, responses and events of ZooKeeper for some time.
+
+        Sessions live as long as heartbeats pass, even late. With the longest delays clients give up connections, and
+        sessions expire.
+        """
+        brokers = self._world.brokers
+        if self._zookeeper.lag_s or not self._may_disturb(brokers):
+            return
+        self._disturb(brokers)
+        self._zookeeper.lag_s = lag_s = self._random.choice(_ZOOKEEPER_LAGS) * self._session_s
+        self._world.trace(f"each message of ZooKeeper takes up to {lag_s:.3f} s")
+        self._later(self._end_lag, 0.5, 5.0)
+
+    def _end_lag(self) -> None:
+        self._zookeeper.lag_s = 0.0
+        # A session may still expire because of a heartbeat that is late.
+        self._later(lambda: self._leave(self._world.brokers), 1.0, 2.0)
 
     def _start_zookeeper(self) -> None:
         if self._zookeeper.is_down:

@@ -14,6 +14,8 @@ _UNCLEAN_SHARE: Final = 0.4
 _COMMON_END_SHARE: Final = 0.15
 _POWER_SHARE: Final = 0.2
 """Share of seeds in which all machines may lose power at the same time."""
+_SLOW_ZOOKEEPER: Final = (0.35, 0.55)
+"""Range of the draw with which ZooKeeper may be slow: in a fifth of the seeds, but not in those of the safeguards."""
 _SLOW_MOVES: Final = 50_000
 """Bytes per second that moves between log directories copy, if they are throttled."""
 
@@ -48,7 +50,18 @@ def draw(random: Random) -> Scenario:
     if random.random() < _COMMON_END_SHARE:
         drawn = _with_common_ends(drawn, random)
     # Later draws than all others, so that they change no other property of a seed.
-    return _with_common_power_losses(drawn, random) if random.random() >= 1 - _POWER_SHARE else drawn
+    if random.random() >= 1 - _POWER_SHARE:
+        drawn = _with_common_power_losses(drawn, random)
+    least, most = _SLOW_ZOOKEEPER
+    return _with_fault(drawn, "slow_zookeeper", random) if least <= random.random() < most else drawn
+
+
+def _with_fault(drawn: Scenario, name: str, random: Random) -> Scenario:
+    """Return the scenario with another fault, unless it has none."""
+    weights = dict(drawn.faults.weights)
+    if weights:
+        weights[name] = random.randint(1, 5)
+    return drawn._replace(faults=drawn.faults._replace(weights=weights))
 
 
 def _with_common_ends(drawn: Scenario, random: Random) -> Scenario:
