@@ -149,6 +149,7 @@ def _properties(random: Random) -> dict[str, str]:
     return {
         "log.dirs": "/data",
         "log.retention.ms": "-1",
+        "log.cleaner.dedupe.buffer.size": "4194304",
         "offsets.retention.check.interval.ms": "600000",
         "zookeeper.session.timeout.ms": str(session_ms),
         "zookeeper.connection.timeout.ms": str(session_ms),
