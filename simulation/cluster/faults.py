@@ -45,6 +45,7 @@ class ClusterFaults:
         self._schedule = FaultSchedule(world, plan, random, self)
         self._intact = world.intact
         self._pauses: dict[str, float] = {}
+        self._dies_by_power_loss: BrokerProcess | None = None
         self._zookeeper.on_write = self._when_written
         for process in world.brokers:
             process.on_end = self._when_ended(process)
@@ -132,6 +133,8 @@ class ClusterFaults:
 
     def _end_crash(self, process: BrokerProcess) -> None:
         self._leave([process])
+        if self._dies_by_power_loss is process:
+            self._dies_by_power_loss = None
         process.disk.cancel_crash()
 
     def stop(self) -> None:
@@ -176,12 +179,24 @@ class ClusterFaults:
         All topics have flush.before.acks: committed records are on the disks of all members of the ISR. A machine that
         has lost records in another way must not be the only one that returns.
         """
-        brokers, random = self._world.brokers, self._random
-        if not self._may_disturb(brokers):
+        if not self._may_disturb(self._world.brokers):
             return
-        spared = self._any() if random.random() < 0.3 else None
+        if self._random.random() < 0.4:
+            self._power_off_while_writing(self._any())
+        else:
+            self._power_off(None if self._random.random() < 0.7 else self._any())
+
+    def _power_off_while_writing(self, process: BrokerProcess) -> None:
+        """Cut the power between two disk operations of a broker, or during a write."""
+        self._disturb([process])
+        self._dies_by_power_loss = process
+        process.disk.crash_at(self._random.randint(1, 60))
+        self._later(lambda: self._end_crash(process))
+
+    def _power_off(self, spared: BrokerProcess | None) -> None:
+        random = self._random
         is_silent, are_expired, stops_zookeeper = random.random() < 0.5, random.random() < 0.5, random.random() < 0.3
-        for process in brokers:
+        for process in self._world.brokers:
             if process is not spared:
                 process.lose_power(lose_names=random.random() < 0.5, is_silent=is_silent)
                 if are_expired:
@@ -378,7 +393,7 @@ class ClusterFaults:
         def ended(how: str) -> None:
             self._history.has_unfinished_end |= process.disk.has_refused
             if how == "died while writing":
-                process.disk.come_down(is_power_loss=False)
+                self._end_disk(process)
             if how in ("killed", "died while writing", "power lost"):
                 self._history.crash(CrashKind.PROCESS_KILL)
             process.disk.forget_unsynced()
@@ -386,6 +401,16 @@ class ClusterFaults:
             self._world.clock.callLater(delay_s, self._start, process)
 
         return ended
+
+    def _end_disk(self, process: BrokerProcess) -> None:
+        """End the disk operations of a process that died during one of them, perhaps because of a power loss of all."""
+        random = self._random
+        if self._dies_by_power_loss is process and self._may_disturb(self._world.brokers):
+            self._world.trace("the power of all machines is lost")
+            process.disk.come_down(is_power_loss=True, lose_names=random.random() < 0.5)
+            self._world.clock.callLater(0, self._power_off, None)
+        else:
+            process.disk.come_down(is_power_loss=False)
 
     def _start(self, process: BrokerProcess) -> None:
         if process.is_alive:

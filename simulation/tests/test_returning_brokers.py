@@ -147,32 +147,32 @@ def test_the_end_of_all_sessions_changes_no_leader(cluster):
     assert ends(cluster) == [RECORDS] * 3
 
 
-class Losses:
-    """Random numbers for a power loss of all machines: the first draw decides whether one of them is spared."""
-
-    def __init__(self, *, is_one_spared):
-        self._draws = [0.0 if is_one_spared else 0.9]
-
-    def random(self):
-        return self._draws.pop() if self._draws else 0.4
-
-    def choice(self, choices):
-        return choices[0]
-
-
-@pytest.mark.parametrize("is_one_spared", [False, True])
-def test_a_common_power_loss_loses_no_record_that_was_synced_before_its_acknowledgement(is_one_spared):
+@pytest.mark.parametrize("spared", [None, 0])
+def test_a_common_power_loss_loses_no_record_that_was_synced_before_its_acknowledgement(spared):
     cluster = fill(Cluster(**{"flush.before.acks": "true"}))
-    cluster.faults._random = Losses(is_one_spared=is_one_spared)
-    cluster.faults.lose_all_power()
-    first, *others = cluster.world.brokers
-    assert first.is_alive == is_one_spared
-    assert not any(process.is_alive for process in others)
-    for process in cluster.world.brokers:
+    brokers = cluster.world.brokers
+    cluster.faults.stop_zookeeper = lambda: None
+    cluster.faults._power_off(None if spared is None else brokers[spared])
+    assert [process.is_alive for process in brokers] == [number == spared for number in range(3)]
+    cluster.world.run(lambda: False, 3 * SESSION_S)
+    for process in brokers:
         if not process.is_alive:
             start(cluster, process)
     cluster.settle()
     assert ends(cluster) == [RECORDS] * 3
+
+
+def test_a_common_power_loss_during_a_write():
+    cluster = Cluster(**{"flush.before.acks": "true"})
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    brokers = cluster.world.brokers
+    cluster.faults._power_off_while_writing(cluster.leader)
+    cluster.world.start(cluster.produce(), "producer")
+    cluster.wait(lambda: not any(process.is_alive for process in brokers))
+    cluster.settle()
+    cluster.ask(cluster.produce)
+    assert all(process.start_count >= 2 for process in brokers)
 
 
 def test_there_is_no_common_power_loss_while_a_replica_may_lack_records(cluster):
