@@ -10,6 +10,7 @@
 - `topic_owner`: the only client of a topic, which deletes and recreates it
 - `group_admin`: deletion of groups
 - `cluster_operator`: reassignments, elections, changed properties, and topics that come and go
+- `config_changer`: changed properties of topics and brokers, and throttles of replication
 - `unclean_elector`: elections of replicas outside the ISR
 - `replica_mover`: moves of replicas between the log directories of their brokers
 """

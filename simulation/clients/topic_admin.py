@@ -33,7 +33,10 @@ from odradek.simulation.history import Partition
 VERSIONS: Final = {0: (13, 13), 3: (12, 13), 8: (10, 10), 9: (8, 9), 10: (1, 6), 19: (7, 7), 20: (6, 6)}
 """Versions with topic ids, so that a delayed request cannot affect a later topic of the name."""
 _TIMEOUT_MS: Final = 1_500
-_TOPIC_RESOURCE, _SET = 2, 0
+_SET, _DELETE = 0, 1
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
 
 
 async def create_topic(
@@ -77,15 +80,27 @@ async def delete_records(link: Link, partition: Partition, offset: int) -> Any:
     return answer.topics[0].partitions[0]
 
 
-async def alter_topic(link: Link, name: str, configs: Mapping[str, str]) -> ErrorCode:
+async def alter_topic(link: Link, name: str, configs: Mapping[str, str | None]) -> ErrorCode:
+    """Return the error code of IncrementalAlterConfigs for a topic. Raises ConnectionLost."""
+    return await alter_configs(link, TOPIC_RESOURCE, name, configs)
+
+
+async def alter_configs(link: Link, resource_type: int, name: str, configs: Mapping[str, str | None]) -> ErrorCode:
     """Return the error code of IncrementalAlterConfigs. Raises ConnectionLost."""
+    answer = await link.request(alteration(resource_type, name, configs))
+    return ErrorCode(answer.responses[0].error_code)
+
+
+def alteration(resource_type: int, name: str, configs: Mapping[str, str | None]) -> IncrementalAlterConfigsRequest:
+    """Return a request that sets properties of a topic or a broker; None removes a property."""
     resource = IncrementalAlterConfigsRequestAlterConfigsResource(
-        resource_type=_TOPIC_RESOURCE,
+        resource_type=resource_type,
         resource_name=name,
         configs=[
-            IncrementalAlterConfigsRequestAlterableConfig(name=key, config_operation=_SET, value=value)
+            IncrementalAlterConfigsRequestAlterableConfig(
+                name=key, config_operation=_DELETE if value is None else _SET, value=value
+            )
             for key, value in configs.items()
         ],
     )
-    answer = await link.request(IncrementalAlterConfigsRequest(resources=[resource]))
-    return ErrorCode(answer.responses[0].error_code)
+    return IncrementalAlterConfigsRequest(resources=[resource])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from odradek.simulation.api import Client
 from odradek.simulation.clients.cluster_operator import OPERATED_TOPICS, ClusterOperator
+from odradek.simulation.clients.config_changer import ConfigChanger
 from odradek.simulation.clients.consumers.assigned import AssignedConsumer
 from odradek.simulation.clients.consumers.brief_offsets import BriefCommitter
 from odradek.simulation.clients.consumers.copier import Copier
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _SELDOM_S: Final = (0.05, 0.2)
 _OPERATED_SHARE: Final = 0.4
 """Share of the seeds with several brokers in which replicas are moved."""
+_CONFIGURED_SHARE: Final = 0.2
+"""Share of the seeds with several brokers in which configurations are changed."""
 _RARE_SHARE: Final = 0.2
 """Share of the seeds that have a rare kind of client; those kinds have separate random numbers."""
 
@@ -69,6 +72,7 @@ class _ClientDraw:
         yield from self._floods()
         yield from self._operators()
         yield from self._movers()
+        yield from self._config_changers()
         yield from self._clients_of_unclean_topics()
 
     def _owners(self) -> Iterator[Client]:
@@ -203,6 +207,17 @@ class _ClientDraw:
         if self._scenario.replication_factor > 1 and has_several:
             partitions = [*self._movable(), *self._partitions(unclean=True)]
             yield ReplicaMover(self._world, self._history, random, partitions, self._directories)
+
+    def _config_changers(self) -> Iterator[Client]:
+        random = Random(f"configs {self._seed}")
+        if self._scenario.replication_factor > 1 and random.random() < _CONFIGURED_SHARE:
+            topics = [one.name for one in self._scenario.topics if not one.is_compacted and not one.is_unclean]
+            compacted = [one.name for one in self._scenario.topics if one.is_compacted]
+            may_flush_late = "lose_all_power" not in self._scenario.faults.weights
+            yield ConfigChanger(
+                self._world, self._history, random, topics, [*compacted, OFFSETS_TOPIC, TRANSACTIONS_TOPIC],
+                dict(zip(map(str, self._broker_ids), self._directories, strict=True)), may_flush_late=may_flush_late,
+            )  # fmt: skip
 
     def _movable(self) -> list[Partition]:
         """Return the partitions without unclean elections; some of them may not exist."""

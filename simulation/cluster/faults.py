@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 _CLOCK_ERRORS_MS: Final = (-60_000, -3_000, -500, 500, 3_000, 60_000)
 _LONGEST_TAKEOVER_S: Final = 2.0
+_ZOOKEEPER_LAGS: Final = (0.05, 0.15, 0.3, 1.0)
+"""Longest delays of a message while ZooKeeper is slow, in session timeouts."""
 _LATE_REPORTS_S: Final = 20
 """The failure of work on a slow thread takes a log directory offline when it is reported, even after a repair. A broker
 that lost its disk refuses roles until other replicas lead, whose brokers may start later."""
@@ -43,6 +45,7 @@ class ClusterFaults:
         self._schedule = FaultSchedule(world, plan, random, self)
         self._intact = world.intact
         self._pauses: dict[str, float] = {}
+        self._dies_by_power_loss: BrokerProcess | None = None
         self._zookeeper.on_write = self._when_written
         for process in world.brokers:
             process.on_end = self._when_ended(process)
@@ -56,7 +59,7 @@ class ClusterFaults:
         """Stop injecting faults and repair everything."""
         self._schedule.end()
         world = self._world
-        self._zookeeper.slow_share = 0.0
+        self._zookeeper.slow_share = self._zookeeper.lag_s = 0.0
         if self._zookeeper.is_down:
             self._zookeeper.start()
         self._network.heal()
@@ -130,6 +133,8 @@ class ClusterFaults:
 
     def _end_crash(self, process: BrokerProcess) -> None:
         self._leave([process])
+        if self._dies_by_power_loss is process:
+            self._dies_by_power_loss = None
         process.disk.cancel_crash()
 
     def stop(self) -> None:
@@ -167,6 +172,37 @@ class ClusterFaults:
             self._world.trace(f"{victim.name} has lost its disk")
             self._intact.lose_data(victim)
             victim.disk.replace_disk()
+
+    def lose_all_power(self) -> None:
+        """Power off all machines at the same time, or all but one; sometimes ZooKeeper stops as well.
+
+        All topics have flush.before.acks: committed records are on the disks of all members of the ISR. A machine that
+        has lost records in another way must not be the only one that returns.
+        """
+        if not self._may_disturb(self._world.brokers):
+            return
+        if self._random.random() < 0.4:
+            self._power_off_while_writing(self._any())
+        else:
+            self._power_off(None if self._random.random() < 0.7 else self._any())
+
+    def _power_off_while_writing(self, process: BrokerProcess) -> None:
+        """Cut the power between two disk operations of a broker, or during a write."""
+        self._disturb([process])
+        self._dies_by_power_loss = process
+        process.disk.crash_at(self._random.randint(1, 60))
+        self._later(lambda: self._end_crash(process))
+
+    def _power_off(self, spared: BrokerProcess | None) -> None:
+        random = self._random
+        is_silent, are_expired, stops_zookeeper = random.random() < 0.5, random.random() < 0.5, random.random() < 0.3
+        for process in self._world.brokers:
+            if process is not spared:
+                process.lose_power(lose_names=random.random() < 0.5, is_silent=is_silent)
+                if are_expired:
+                    self._zookeeper.expire(process.host)
+        if stops_zookeeper:
+            self.stop_zookeeper()
 
     # Network
 
@@ -274,6 +310,25 @@ class ClusterFaults:
             self._zookeeper.stop()
             self._later(self._start_zookeeper)
 
+    def slow_zookeeper(self) -> None:
+        """Delay all requests, responses and events of ZooKeeper for some time.
+
+        Sessions live as long as heartbeats pass, even late. With the longest delays clients give up connections, and
+        sessions expire.
+        """
+        brokers = self._world.brokers
+        if self._zookeeper.lag_s or not self._may_disturb(brokers):
+            return
+        self._disturb(brokers)
+        self._zookeeper.lag_s = lag_s = self._random.choice(_ZOOKEEPER_LAGS) * self._session_s
+        self._world.trace(f"each message of ZooKeeper takes up to {lag_s:.3f} s")
+        self._later(self._end_lag, 0.5, 5.0)
+
+    def _end_lag(self) -> None:
+        self._zookeeper.lag_s = 0.0
+        # A session may still expire because of a heartbeat that is late.
+        self._later(lambda: self._leave(self._world.brokers), 1.0, 2.0)
+
     def _start_zookeeper(self) -> None:
         if self._zookeeper.is_down:
             self._zookeeper.start()
@@ -338,7 +393,7 @@ class ClusterFaults:
         def ended(how: str) -> None:
             self._history.has_unfinished_end |= process.disk.has_refused
             if how == "died while writing":
-                process.disk.come_down(is_power_loss=False)
+                self._end_disk(process)
             if how in ("killed", "died while writing", "power lost"):
                 self._history.crash(CrashKind.PROCESS_KILL)
             process.disk.forget_unsynced()
@@ -346,6 +401,16 @@ class ClusterFaults:
             self._world.clock.callLater(delay_s, self._start, process)
 
         return ended
+
+    def _end_disk(self, process: BrokerProcess) -> None:
+        """End the disk operations of a process that died during one of them, perhaps because of a power loss of all."""
+        random = self._random
+        if self._dies_by_power_loss is process and self._may_disturb(self._world.brokers):
+            self._world.trace("the power of all machines is lost")
+            process.disk.come_down(is_power_loss=True, lose_names=random.random() < 0.5)
+            self._world.clock.callLater(0, self._power_off, None)
+        else:
+            process.disk.come_down(is_power_loss=False)
 
     def _start(self, process: BrokerProcess) -> None:
         if process.is_alive:

@@ -12,6 +12,10 @@ DAY_MS: Final = 86_400_000
 _TWO_DIRECTORIES_SHARE: Final = 0.5
 _UNCLEAN_SHARE: Final = 0.4
 _COMMON_END_SHARE: Final = 0.15
+_POWER_SHARE: Final = 0.2
+"""Share of seeds in which all machines may lose power at the same time."""
+_SLOW_ZOOKEEPER: Final = (0.35, 0.55)
+"""Range of the draw with which ZooKeeper may be slow: in a fifth of the seeds, but not in those of the safeguards."""
 _SLOW_MOVES: Final = 50_000
 """Bytes per second that moves between log directories copy, if they are throttled."""
 
@@ -43,7 +47,21 @@ def draw(random: Random) -> Scenario:
         drawn = _with_two_directories(drawn, random)
     if random.random() < _UNCLEAN_SHARE:
         drawn = _with_unclean_topic(drawn, random)
-    return _with_common_ends(drawn, random) if random.random() < _COMMON_END_SHARE else drawn
+    if random.random() < _COMMON_END_SHARE:
+        drawn = _with_common_ends(drawn, random)
+    # Later draws than all others, so that they change no other property of a seed.
+    if random.random() >= 1 - _POWER_SHARE:
+        drawn = _with_common_power_losses(drawn, random)
+    least, most = _SLOW_ZOOKEEPER
+    return _with_fault(drawn, "slow_zookeeper", random) if least <= random.random() < most else drawn
+
+
+def _with_fault(drawn: Scenario, name: str, random: Random) -> Scenario:
+    """Return the scenario with another fault, unless it has none."""
+    weights = dict(drawn.faults.weights)
+    if weights:
+        weights[name] = random.randint(1, 5)
+    return drawn._replace(faults=drawn.faults._replace(weights=weights))
 
 
 def _with_common_ends(drawn: Scenario, random: Random) -> Scenario:
@@ -52,6 +70,29 @@ def _with_common_ends(drawn: Scenario, random: Random) -> Scenario:
     if weights:
         weights["end_all"] = random.randint(1, 3)
     return drawn._replace(faults=drawn.faults._replace(weights=weights))
+
+
+def _with_common_power_losses(drawn: Scenario, random: Random) -> Scenario:
+    """Return the scenario with power losses of all machines, and with flush.before.acks for all topics.
+
+    Without it these losses may lose every record that was not synced, on all replicas.
+    """
+    weights = dict(drawn.faults.weights)
+    if not weights:
+        return drawn
+    weights["lose_all_power"] = random.randint(1, 5)
+    return drawn._replace(
+        properties={**drawn.properties, "flush.before.acks": "true"},
+        topics=tuple(_flushed(topic) for topic in drawn.topics),
+        owned=tuple(_flushed(topic) for topic in drawn.owned),
+        faults=drawn.faults._replace(weights=weights),
+    )
+
+
+def _flushed(topic: Topic) -> Topic:
+    """Return a topic with the broker's flush.before.acks, which is true."""
+    configs = {name: value for name, value in topic.configs.items() if name != "flush.before.acks"}
+    return topic._replace(configs=configs, flush_before_acks=True)
 
 
 def _with_two_directories(drawn: Scenario, random: Random) -> Scenario:
@@ -108,6 +149,7 @@ def _properties(random: Random) -> dict[str, str]:
     return {
         "log.dirs": "/data",
         "log.retention.ms": "-1",
+        "log.cleaner.dedupe.buffer.size": "4194304",
         "offsets.retention.check.interval.ms": "600000",
         "zookeeper.session.timeout.ms": str(session_ms),
         "zookeeper.connection.timeout.ms": str(session_ms),

@@ -34,13 +34,17 @@ NO_SESSION: Final = 0
 
 
 class Channel:
-    """One direction of a connection with ZooKeeper: delivers messages in order, with delay."""
+    """One direction of a connection with ZooKeeper: delivers messages in order, with delay.
+
+    While ZooKeeper is slow, messages that wait at the same time arrive together: it syncs their transactions together.
+    """
 
     def __init__(self, ensemble: "ZooKeeper", source: str, target: str, run: Callable[[Message], None]) -> None:
         self._ensemble = ensemble
         self._route = source, target
         self._run = run
         self._messages: deque[Message] = deque()
+        self._due = 0
         self._call: Any = None
         self._is_dead = False
 
@@ -64,15 +68,18 @@ class Channel:
 
     def _schedule(self) -> None:
         if self._call is None and self._messages and not self._is_dead:
+            self._due = len(self._messages) if self._ensemble.lag_s else 1
             self._call = self._ensemble.clock.callLater(self._ensemble.delay_s(), self._deliver)
 
     def _deliver(self) -> None:
         self._call = None
         if self._ensemble.network.stops(self._route, self):
             return
-        message = self._messages.popleft()
+        due = [self._messages.popleft() for _ in range(self._due)]
         self._schedule()
-        self._run(message)
+        for message in due:
+            if not self._is_dead:
+                self._run(message)
 
 
 class Connection:
@@ -138,6 +145,7 @@ class ZooKeeper:
     on_change: called after each request that changes the tree
     on_write: called then with the host of the client
     writer: the session of the last request that changed the tree
+    lag_s: additional delay of each message, at most; 0 if ZooKeeper is not slow
     """
 
     def __init__(
@@ -158,6 +166,7 @@ class ZooKeeper:
         self.writer = NO_SESSION
         self.slow_share = 0.02
         self.slow_s = 0.1
+        self.lag_s = 0.0
         self._random = random
         self._trace = trace
 
@@ -172,6 +181,8 @@ class ZooKeeper:
 
     def delay_s(self) -> float:
         """Draw the delay of the next message."""
+        if self.lag_s:
+            return _LATENCY_S + self._random.uniform(0.5, 1.0) * self.lag_s
         if self._random.random() < self.slow_share:
             return self._random.uniform(_LATENCY_S, self.slow_s)
         return _LATENCY_S * (0.2 + self._random.random())

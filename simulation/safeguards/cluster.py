@@ -1,5 +1,6 @@
 """Safeguards that runs with several brokers show."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from odradek.replication.controller.admin.topics import TopicAdmin
@@ -11,11 +12,13 @@ from odradek.replication.metadata.store import Check
 from odradek.replication.metadata.znodes import CONTROLLER_EPOCH
 from odradek.replication.replicas import partition
 from odradek.replication.replicas.broker_control import BrokerControl
+from odradek.replication.replicas.follower_replica import FollowerReplica
 from odradek.replication.replicas.isr import IsrState
 from odradek.replication.replicas.leader_state import Follower, LeaderState
 from odradek.replication.replicas.partition import READ_UNCOMMITTED, Partition
 from odradek.simulation.checks.checker import ViolationKind
 from odradek.simulation.safeguards.definition import Replacement, Safeguard, nothing, replaced_by
+from odradek.simulation.scenario import Scenario
 
 _BROKERS: Final = 3
 
@@ -96,6 +99,20 @@ def _list_at_once(old: Any) -> Any:
     return find_offset
 
 
+def _sync_truncations_only(old: Any) -> Any:
+    """Sync a follower's log before a fetch only after a truncation."""
+
+    def requires_sync(self: FollowerReplica, leader_epoch: int) -> bool:
+        return self.log(leader_epoch).has_unsynced_truncation
+
+    return requires_sync
+
+
+def _loses_all_power(drawn: Scenario) -> bool:
+    """Return whether all machines may lose power at the same time."""
+    return "lose_all_power" in drawn.faults.weights
+
+
 def _use_ids_again(old: Any) -> Any:
     """Return the id of a deleted topic, if there is one."""
     used: dict[bytes, None] = {}
@@ -118,9 +135,10 @@ def _cluster(
     finds: tuple[ViolationKind | str, ...],
     seed: int,
     *,
+    permits: Callable[[Scenario], bool] | None = None,
     looks_inside: bool = False,
 ) -> Safeguard:
-    return Safeguard(name, what, replacements, finds, seed, None, _BROKERS, looks_inside)
+    return Safeguard(name, what, replacements, finds, seed, permits, _BROKERS, looks_inside)
 
 
 CLUSTER_SAFEGUARDS: Final = (
@@ -130,6 +148,14 @@ CLUSTER_SAFEGUARDS: Final = (
         ((LeaderState, "limit_high_watermark", replaced_by(lambda self, offset: offset)),),
         (_K.LOST_WRITE, _K.TWO_VALUES),
         11,
+    ),
+    _cluster(
+        "replica-syncs",
+        "With flush.before.acks a follower syncs its log before the leader counts the records as replicated.",
+        ((FollowerReplica, "requires_sync", _sync_truncations_only),),
+        (_K.LOST_WRITE, _K.LOST_TRANSACTION, _K.OFFSET_BACK, _K.TWO_VALUES),
+        7,
+        permits=_loses_all_power,
     ),
     _cluster(
         "divergence",

@@ -5,6 +5,7 @@ import pytest
 from odradek.replication.metadata import znodes
 from odradek.replication.metadata.store import run_now
 from odradek.simulation.cluster.tree import read_data
+from odradek.simulation.run import draw_scenario
 from odradek.simulation.tests.test_cluster import SESSION_S, Cluster, log_of
 
 RECORDS = 20
@@ -144,3 +145,49 @@ def test_the_end_of_all_sessions_changes_no_leader(cluster):
     cluster.settle()
     assert cluster.state.leader_epoch <= before.leader_epoch + 2
     assert ends(cluster) == [RECORDS] * 3
+
+
+@pytest.mark.parametrize("spared", [None, 0])
+def test_a_common_power_loss_loses_no_record_that_was_synced_before_its_acknowledgement(spared):
+    cluster = fill(Cluster(**{"flush.before.acks": "true"}))
+    brokers = cluster.world.brokers
+    cluster.faults.stop_zookeeper = lambda: None
+    cluster.faults._power_off(None if spared is None else brokers[spared])
+    assert [process.is_alive for process in brokers] == [number == spared for number in range(3)]
+    cluster.world.run(lambda: False, 3 * SESSION_S)
+    for process in brokers:
+        if not process.is_alive:
+            start(cluster, process)
+    cluster.settle()
+    assert ends(cluster) == [RECORDS] * 3
+
+
+def test_a_common_power_loss_during_a_write():
+    cluster = Cluster(**{"flush.before.acks": "true"})
+    cluster.ask(cluster.produce)
+    cluster.settle()
+    brokers = cluster.world.brokers
+    cluster.faults._power_off_while_writing(cluster.leader)
+    cluster.world.start(cluster.produce(), "producer")
+    cluster.wait(lambda: not any(process.is_alive for process in brokers))
+    cluster.settle()
+    cluster.ask(cluster.produce)
+    assert all(process.start_count >= 2 for process in brokers)
+
+
+def test_there_is_no_common_power_loss_while_a_replica_may_lack_records(cluster):
+    first = cluster.world.brokers[0]
+    first.disk.broken["/data"] = None
+    cluster.world.intact.lose_data(first)
+    cluster.faults.lose_all_power()
+    assert all(process.is_alive for process in cluster.world.brokers)
+
+
+def test_all_topics_of_a_scenario_with_common_power_losses_are_synced_before_acknowledgements():
+    drawn = [draw_scenario(seed, 3) for seed in range(100)]
+    with_losses = [one for one in drawn if "lose_all_power" in one.faults.weights]
+    assert 5 < len(with_losses) < 40
+    for one in with_losses:
+        assert one.properties["flush.before.acks"] == "true"
+        assert all(topic.flush_before_acks for topic in (*one.topics, *one.owned))
+        assert all(topic.configs.get("flush.before.acks", "true") == "true" for topic in (*one.topics, *one.owned))

@@ -196,3 +196,35 @@ def test_a_closed_session_ends_at_once(cluster):
     cluster.do(cluster.stores[0].close())
     assert not exists(cluster)
     assert cluster.events == []
+
+
+def test_heartbeats_that_are_late_keep_a_session_and_requests_share_the_delay(cluster):
+    cluster.zookeeper.lag_s = 0.3 * TIMEOUT_S
+    cluster.pass_time(5 * TIMEOUT_S)
+    begin_s = cluster.world.clock.seconds()
+    results = [cluster.begin(cluster.stores[1].exists("/mine")) for _ in range(20)]
+    cluster.wait(lambda: all(results))
+    assert 0.3 * TIMEOUT_S < cluster.world.clock.seconds() - begin_s < 1.3 * TIMEOUT_S
+    assert cluster.events == []
+    cluster.zookeeper.lag_s = 0.0
+    assert exists(cluster)
+
+
+def test_a_session_expires_while_zookeeper_is_too_slow(cluster):
+    cluster.zookeeper.lag_s = 1.5 * TIMEOUT_S
+    cluster.wait(lambda: SessionEvent.DISCONNECTED in cluster.events)
+    cluster.pass_time(5 * TIMEOUT_S)
+    cluster.zookeeper.lag_s = 0.0
+    cluster.wait(lambda: cluster.events[-1] is SessionEvent.EXPIRED)
+
+
+def test_a_client_sees_an_event_before_the_data_while_zookeeper_is_slow(cluster):
+    one, two = cluster.stores
+    order: list[object] = []
+    cluster.do(one.create("/a", b"old"))
+    cluster.do(one.get("/a", order.append))
+    cluster.zookeeper.lag_s = 0.2 * TIMEOUT_S
+    cluster.begin(two.set("/a", b"new"))
+    while not order:
+        assert cluster.do(one.get("/a")).data == b"old" or order
+    assert order == [WatchEvent(WatchKind.CHANGED, "/a")]
