@@ -10,8 +10,10 @@ from odradek.simulation.clients.config_changer import _BROKER_VALUES, _COMPACTIO
 from odradek.simulation.history import History
 from odradek.simulation.tests.test_cluster import Cluster, log_of
 
-_VALUES = [(topic_admin.TOPIC_RESOURCE, "t", {**_TOPIC_VALUES, **_COMPACTION_VALUES})]
-_VALUES += ((topic_admin.BROKER_RESOURCE, name, _BROKER_VALUES) for name in ("", "2"))
+_VALUES = [
+    (topic_admin.TOPIC_RESOURCE, "t", {**_TOPIC_VALUES, **_COMPACTION_VALUES}),
+    *((topic_admin.BROKER_RESOURCE, name, {**_BROKER_VALUES}) for name in ("", "2")),
+]
 
 
 @pytest.fixture
