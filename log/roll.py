@@ -115,6 +115,10 @@ class SegmentRoller:
                 and self._is_old(segment, max_timestamp, now_ms)
             )
         ):
+            if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                # Recovery cannot distinguish a lost end from a gap of compaction there. Once in 2^31 offsets a sync may
+                # take some milliseconds of the log's thread.
+                segment.file.sync()
             # Not at the batch if it follows a gap: if its append fails, another batch may begin in the gap.
             base_offset = log.next_base_offset
             is_reachable = last_offset - base_offset <= MAX_RELATIVE_OFFSET

@@ -351,9 +351,13 @@ class LogLoader:
         except DiskFullError as error:
             failure = _disk_full_at_start(directory, error)
         cleaned_to = offsets[CLEANER_OFFSETS_FILE].get(key) if new_cleaned_to is None else new_cleaned_to
-        # A log that ends below its high watermark was truncated, or lost batches; others may follow.
-        ends_below = log is not None and log.log_end_offset < high_watermark
-        has_new_point = new_cleaned_to is not None or ends_below
+        has_new_point = new_cleaned_to is not None
+        if log is not None:
+            # A log that ends below its high watermark was truncated, or lost batches; others may follow.
+            has_new_point = has_new_point or log.log_end_offset < high_watermark
+            if cleaned_to is not None and log.log_end_offset < cleaned_to:
+                # They are not compacted, and a gap among them is a loss.
+                cleaned_to, has_new_point = log.log_end_offset, True
         return _LoadedLog(key, path, log, topic_id, cleaned_to, failure, report, is_marked, has_new_point)
 
     def _attribute_gaps(

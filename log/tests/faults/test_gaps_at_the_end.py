@@ -78,3 +78,59 @@ def test_batches_that_no_segment_can_span_are_kept_after_a_kill(offsets: tuple[i
     log.update_high_watermark(log.log_end_offset)
     assert [offset for offset, _ in read_all(log)] == list(offsets)
     assert [offset for offset, _ in read_all(served(start(fs, is_clean=False)))] == list(offsets)
+
+
+def test_a_far_segment_that_a_truncation_has_emptied_keeps_the_batches_that_follow() -> None:
+    """They begin above its base, which recovery took for that of the first batch."""
+    fs, far = MemoryFileSystem(), 1 << 40
+    manager = start(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    follow(log, 0)
+    records = [(0, b"k", b"v", ())] * 3
+    log.append_as_follower(memoryview(build_batch(records, base_offset=far)), now_ms=0)
+    for _ in manager.truncate_in_steps("t", 0, far + 2, 0):
+        pass
+    manager.flush(log)
+    follow(log, far + 2, far + 3)
+    assert [offset for offset, _ in read_all(served(start(fs)))] == [0, far + 2, far + 3]
+
+
+def test_the_end_before_a_segment_that_the_range_of_offsets_begins_is_not_lost() -> None:
+    """Recovery took the lost end for a gap that no segment can span, and kept the batches behind it."""
+    fs, limit = MemoryFileSystem(), 1 << 31
+    manager = start(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    follow(log, 0)
+    log.flush(0)
+    follow(log, limit - 10)
+    log.append_as_follower(memoryview(build_batch([(0, b"k", b"v", ())] * 15, base_offset=limit - 9)), now_ms=0)
+    log.state.active.file.sync()
+    fs.crash()
+    offsets = [offset for offset, _ in read_all(served(start(fs)))]
+    assert offsets[:2] == [0, limit - 10]
+
+
+def test_batches_after_a_truncation_into_a_compacted_part_are_not_compacted() -> None:
+    """A kill lowers the log's end below the compacted offset. A power loss then left a hole."""
+    fs, config = MemoryFileSystem(), {**CONFIG, "cleanup.policy": "compact", "internal.segment.bytes": "400"}
+
+    def begin() -> LogManager:
+        fs._held.clear()
+        return opened(fs, config=config, ids={"t": TOPIC_ID})
+
+    manager = begin()
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    follow(log, 0, 1)
+    follow(log, *range(100, 109))
+    log.flush(0)
+    manager.cleaner.offsets["t", 0] = 100
+    truncate(manager, 60, 0)
+    manager = begin()
+    log = served(manager)
+    assert log.log_end_offset == 2
+    assert manager.cleaner.offsets["t", 0] == 2
+    follow(log, *range(2, 13))
+    log.state.active.file.sync()
+    fs.crash()
+    offsets = [offset for offset, _ in read_all(served(begin()))]
+    assert offsets == list(range(len(offsets)))
