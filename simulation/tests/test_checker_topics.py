@@ -246,6 +246,19 @@ def test_a_topic_of_an_owner_survives_a_power_loss():
     assert story.found() == {"LOST_WRITE"}
 
 
+@pytest.mark.parametrize("failed", [RU, RC])
+def test_polls_of_a_deleted_topic_are_not_compared_with_a_last_read_that_failed(failed):
+    """An owner reads a topic in both isolation levels before it deletes it."""
+    story = Story()
+    life = create(story, 1)
+    story.send("x", 0, partition=FIRST)
+    story.poll(0, "x", partition=FIRST, isolation=failed)
+    delete(story, life)
+    story.end("x", partition=FIRST)
+    del story.final.logs[FIRST, failed]
+    assert story.found() == set()
+
+
 # Compaction and transactions
 
 
