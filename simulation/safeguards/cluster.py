@@ -247,7 +247,7 @@ CLUSTER_SAFEGUARDS: Final = (
         "A new leader lists no end until its high watermark has reached the start of its epoch.",
         ((partition, "find_offset", _list_at_once),),
         (_K.END_FELL,),
-        6099,
+        6105,
     ),
     _cluster(
         "producer-id-blocks",
