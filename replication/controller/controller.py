@@ -644,10 +644,11 @@ class Controller:
             try:
                 results = await self.store.transaction([*claim, *await continue_epochs(self.store, epoch)])
             except TransactionError as error:
-                if error.index >= len(claim):
-                    # The parent of the marks of restarts has changed, and nobody is the controller.
+                is_of_marks = error.index >= len(claim)
+                if is_of_marks and isinstance(error.cause, BadVersionError | NoNodeError):
+                    # The parent of the marks of restarts has changed since it was read; no broker is the controller.
                     continue
-                if isinstance(error.cause, NodeExistsError | BadVersionError):
+                if not is_of_marks and isinstance(error.cause, NodeExistsError | BadVersionError):
                     return False
                 raise
             break

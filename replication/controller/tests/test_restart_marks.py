@@ -3,9 +3,9 @@
 import pytest
 
 from odradek.replication.controller.tests.test_damaged_nodes import damage
-from odradek.replication.controller.tests.test_restarts import HeldEvents, marks, restart
+from odradek.replication.controller.tests.test_restarts import HeldEvents, marks, renew_sessions, restart
 from odradek.replication.metadata import znodes
-from odradek.replication.metadata.store import run_now
+from odradek.replication.metadata.store import MetadataStoreError, TransactionError, run_now
 from odradek.replication.metadata.znodes import RegistrationMark, Restart
 from odradek.replication.tests.cluster_requests import create, states
 from odradek.replication.tests.cluster_support import World
@@ -22,12 +22,16 @@ def elect_only(world, *broker_ids):
         node.controller._abstains = broker_id not in broker_ids
 
 
-def begin_session(world, broker_id):
-    """End the session of a broker, which begins another one."""
-    world.server.expire(world.nodes[broker_id].store)
-    task = world.nodes[broker_id].rejoin()
+def take_over_without_topic(world):
+    """Damage the topic's node, and let broker 4 become the controller; return the data of the node."""
+    path = znodes.topic_path("t")
+    good = run_now(world.observer.get(path)).data
+    damage(world, path)
     world.executor.finish()
-    task.outcome()
+    elect_only(world, 4)
+    world.crash(1)
+    world.executor.finish()
+    return good
 
 
 def leaders(world):
@@ -39,21 +43,15 @@ def leaders(world):
 def test_a_new_session_hides_no_restart_from_a_topic_that_could_not_be_read(world, continues, is_repaired_before):
     """Broker 2 has restarted and then begun a new session, and the next controller took it for one that continued."""
     create(world, "t", (2, 3))
-    path = znodes.topic_path("t")
-    good = run_now(world.observer.get(path)).data
-    damage(world, path)
-    world.executor.finish()
-    elect_only(world, 4)
-    world.crash(1)
-    world.executor.finish()
+    good = take_over_without_topic(world)
     restart(world, 2)
     if continues:
-        begin_session(world, 2)
+        renew_sessions(world, 2)
     elect_only(world, 3)
     world.crash(4)
     if not is_repaired_before:
         world.executor.finish()
-    run_now(world.observer.set(path, good))
+    run_now(world.observer.set(znodes.topic_path("t"), good))
     world.executor.finish()
     assert leaders(world) == [(3, (3,))]
 
@@ -61,17 +59,11 @@ def test_a_new_session_hides_no_restart_from_a_topic_that_could_not_be_read(worl
 def test_a_broker_that_continued_in_this_term_leads_a_topic_that_becomes_readable(world):
     """It was taken for restarted, and a dead broker was preferred to it."""
     create(world, "t", (2, 3))
-    path = znodes.topic_path("t")
-    good = run_now(world.observer.get(path)).data
-    damage(world, path)
-    world.executor.finish()
-    elect_only(world, 4)
-    world.crash(1)
-    world.executor.finish()
-    begin_session(world, 2)
+    good = take_over_without_topic(world)
+    renew_sessions(world, 2)
     world.crash(3)
     world.executor.finish()
-    run_now(world.observer.set(path, good))
+    run_now(world.observer.set(znodes.topic_path("t"), good))
     world.executor.finish()
     assert leaders(world) == [(2, (2,))]
 
@@ -162,6 +154,31 @@ def test_a_claim_is_repeated_after_a_change_of_the_parent_of_the_marks(world, is
     world.crash(1)
     world.executor.finish()
     assert world.active.fake.broker_id != 1
+
+
+def test_a_claim_that_fails_at_the_parent_of_the_marks_is_not_repeated_at_once(world):
+    """Without access to the node the repetition would never end."""
+    create(world, "t", (2, 3))
+    claims = []
+    for node in world.nodes.values():
+        refuse_claims(node.store, claims)
+    world.crash(1)
+    world.executor.finish()
+    assert len(claims) == len(world.nodes)
+
+
+def refuse_claims(store, claims):
+    """Refuse the store's transactions that change the parent of the marks, the first ten."""
+    transaction = store.transaction
+
+    async def transact(operations):
+        paths = [operation.path for operation in operations]
+        if znodes.RESTARTS in paths and len(claims) < 10:
+            claims.append(paths)
+            raise TransactionError(paths.index(znodes.RESTARTS), MetadataStoreError("access is denied"))
+        return await transaction(operations)
+
+    store.transaction = transact
 
 
 def change_after_read(world, store, is_deleted):

@@ -57,6 +57,17 @@ def restart(world, broker_id):
     world.start(broker_id)
 
 
+def renew_sessions(world, *broker_ids):
+    """End the sessions of brokers, which begin new ones."""
+    renewed = [world.nodes[broker_id] for broker_id in broker_ids]
+    for node in renewed:
+        world.server.expire(node.store)
+    rejoins = [node.rejoin() for node in renewed]
+    world.executor.finish()
+    for rejoin in rejoins:
+        rejoin.outcome()
+
+
 def marks(world):
     return run_now(world.observer.get_children(znodes.RESTARTS))
 
@@ -424,12 +435,7 @@ def test_after_the_expiry_of_all_sessions_leaders_and_isrs_stay(world):
     create(world, "t", (1, 2, 3), (2, 3, 1))
     before = states(world, "t")
     other = be_controller(world)
-    for node in world.nodes.values():
-        world.server.expire(node.store)
-    rejoins = [node.rejoin() for node in world.nodes.values()]
-    world.executor.finish()
-    for rejoin in rejoins:
-        rejoin.outcome()
+    renew_sessions(world, *world.nodes)
     world.server.expire(other)
     world.executor.finish()
     assert states(world, "t") == before
@@ -442,12 +448,7 @@ def test_after_the_expiry_of_all_sessions_a_failed_controller_is_the_only_broker
     others = [broker_id for broker_id in (1, 2, 3) if broker_id != controller_id]
     create(world, "t", *((controller_id, other) for other in others), *((other, controller_id) for other in others))
     other = be_controller(world)
-    for node in world.nodes.values():
-        world.server.expire(node.store)
-    rejoins = [node.rejoin() for node in world.nodes.values()]
-    world.executor.finish()
-    for rejoin in rejoins:
-        rejoin.outcome()
+    renew_sessions(world, *world.nodes)
     for broker_id in others:
         world.nodes[broker_id].controller._abstains = True
     world.server.expire(other)
@@ -462,10 +463,7 @@ def test_after_the_expiry_of_all_sessions_a_failed_controller_is_the_only_broker
 
 def test_the_mark_of_a_broker_that_continued_goes_when_it_restarts(world):
     create(world, "t", (2, 3))
-    world.server.expire(world.nodes[3].store)
-    rejoin = world.nodes[3].rejoin()
-    world.executor.finish()
-    rejoin.outcome()
+    renew_sessions(world, 3)
     assert marks(world) == ["3"]
     restart(world, 3)
     assert marks(world) == []
@@ -475,10 +473,7 @@ def test_a_broker_in_a_new_session_is_preferred_to_a_dead_one(world):
     """It has all records. The dead broker remained as the only member of the ISR, and led without its last records."""
     create(world, "t", (2, 3))
     events = HeldEvents(world.active.controller)
-    world.server.expire(world.nodes[3].store)
-    rejoin = world.nodes[3].rejoin()
-    world.executor.finish()
-    rejoin.outcome()
+    renew_sessions(world, 3)
     world.crash(2)
     events.release()
     world.executor.finish()
@@ -491,10 +486,7 @@ def test_a_new_session_that_the_controller_notices_late_changes_no_leader(world)
     create(world, "t", (2, 3), (3, 2))
     before = states(world, "t")
     events = HeldEvents(world.active.controller)
-    world.server.expire(world.nodes[3].store)
-    rejoin = world.nodes[3].rejoin()
-    world.executor.finish()
-    rejoin.outcome()
+    renew_sessions(world, 3)
     events.release()
     world.executor.finish()
     assert states(world, "t") == before
