@@ -86,6 +86,8 @@ class Load:
         self.spec = spec
         self.answers = 0
         self.payload_bytes = 0
+        self.times = array("q")
+        """Times from requests to their responses since the warm-up, in ns, of the loads that measure them."""
         self.epoll = select.epoll()
         self.sockets: list[socket.socket] = []
         for index in range(spec.connections):
@@ -106,11 +108,9 @@ class Load:
     def drain(self) -> None:
         """Wait for the outstanding responses."""
 
-    def latencies_ns(self) -> array[int]:
-        return array("q")
-
     def forget_latencies(self) -> None:
         """End the warm-up."""
+        self.times = array("q")
 
     def acked_records(self) -> int:
         """Return the number of offsets of the acknowledged requests."""
@@ -145,7 +145,6 @@ class ProduceLoad(Load):
     """
 
     def start(self) -> None:
-        self.times = array("q")
         self.error_position = wire.produce_error_position(self.spec.topic)
         self.request_bytes = self.spec.value_bytes * self.spec.records_per_batch
         self.streams: dict[int, ProduceStream] = {}
@@ -224,19 +223,12 @@ class ProduceLoad(Load):
             stream.wants_write = blocked
             self.epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if blocked else select.EPOLLIN)
 
-    def latencies_ns(self) -> array[int]:
-        return self.times
-
-    def forget_latencies(self) -> None:
-        self.times = array("q")
-
 
 class RequestLoad(Load):
     """One Produce request at a time on each connection; the time from each request to its response is kept."""
 
     def start(self) -> None:
         self.error_position = wire.produce_error_position(self.spec.topic)
-        self.times = array("q")
         size = 1 + max(connection.fileno() for connection in self.sockets)
         self.frames, self.sent_ns = [b""] * size, [0] * size
         self.recv: list[Callable[[int], bytes]] = [bytes] * size
@@ -299,12 +291,6 @@ class RequestLoad(Load):
                 raise wire.WireError("the broker closed a connection")
             self.answers += 1
 
-    def latencies_ns(self) -> array[int]:
-        return self.times
-
-    def forget_latencies(self) -> None:
-        self.times = array("q")
-
 
 def load_class(kind: str) -> type[Load]:
     """Return the class of a kind of load. Raises KeyError."""
@@ -352,7 +338,7 @@ def run_load(spec: LoadSpec) -> LoadResult:
     broker_cpu_s, own_cpu_s = _brokers_cpu_s(spec) - broker_cpu_s, _own_cpu_s() - own_cpu_s
     answers, payload_bytes = load.answers - answers, load.payload_bytes - payload_bytes
     load.drain()
-    times = sorted(load.latencies_ns())
+    times = sorted(load.times)
     return LoadResult(
         seconds=(end_ns - start_ns) / 1e9,
         requests=answers,

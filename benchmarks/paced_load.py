@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-from array import array
 
 from benchmarks import wire
 from benchmarks.connections import WOULD_BLOCK
@@ -18,7 +17,6 @@ class PacedLoad(RequestLoad):
 
     def start(self) -> None:
         self.error_position = wire.produce_error_position(self.spec.topic)
-        self.times = array("q")
         self.interval_ns = int(1e9 * len(self.sockets) / self.spec.requests_per_s)
         begin_ns = now_ns()
         self.frames_of = {one.fileno(): self.batch_for(index) for index, one in enumerate(self.sockets)}

@@ -12,7 +12,6 @@ import socket
 import struct
 import time
 import uuid
-from array import array
 
 import crc32c
 
@@ -123,7 +122,6 @@ class TransactionLoad(Load):
 
     def start(self) -> None:
         spec = self.spec
-        self.times = array("q")
         self.markers = 0
         with wire.Admin(self.port_of(0), spec.host) as admin:
             admin.await_transactions("bench")
@@ -148,12 +146,6 @@ class TransactionLoad(Load):
             if now_ns() > deadline:
                 raise wire.WireError(f"a transaction had no end after {DRAIN_S:.0f} s")
             self._turn(begin_next=False)
-
-    def latencies_ns(self) -> array[int]:
-        return self.times
-
-    def forget_latencies(self) -> None:
-        self.times = array("q")
 
     def _turn(self, *, begin_next: bool) -> None:
         retries = any(producer.retry_at_ns for producer in self.producers.values())

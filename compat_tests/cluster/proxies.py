@@ -11,11 +11,11 @@ import os
 import sys
 from collections.abc import Collection, Mapping
 
+from compat_tests.cluster.connections import ESTABLISHED, list_sockets
 from odradek.server.cluster_tools.zookeeper_server import find_port
 
 HOST = "127.0.0.1"
 READ_BYTES = 65_536
-ESTABLISHED = "01"
 OTHERS = "others"
 """Source of the connections of processes that have no name: the clients."""
 
@@ -81,24 +81,16 @@ class Proxies:
 
 def find_owner(port: int, marks: Mapping[str, str]) -> str:
     """Return the name of the process that has opened a connection from a port of this machine, or OTHERS."""
-    socket = f"socket:[{_find_inode(port)}]"
+    inode = _find_inode(port)
     for process in filter(str.isdigit, os.listdir("/proc")):
         # A process may end at any moment, and those of other users are not accessible.
         with contextlib.suppress(OSError):
             with open(f"/proc/{process}/cmdline", errors="replace") as file:
                 command = file.read()
             names = [name for name, mark in marks.items() if mark in command]
-            if names and _has_open(process, socket):
+            if names and inode in list_sockets(int(process)):
                 return names[0]
     return OTHERS
-
-
-def _has_open(process: str, socket: str) -> bool:
-    for file in os.scandir(f"/proc/{process}/fd"):
-        with contextlib.suppress(OSError):
-            if os.readlink(file.path) == socket:
-                return True
-    return False
 
 
 def _find_inode(port: int) -> str:

@@ -246,7 +246,7 @@ class StoreChanges:
             self._unfollowed.update(failed)
             lossy = self._restarts.find(Restart.LOST, Restart.LOSSY)
             again = {one for one in failed if one in registered and not self._restarts.has_continued(registered[one])}
-            self._context.restarted.update(again, lossy & set(failed))
+            self._context.restarted.update(lossy & set(failed))
             # They may lack records, or will when they return, of topics that cannot be read now.
             failed_or_again = again.union(one for one in failed if one not in registered)
             self._context.failed_in_term.update(failed_or_again)

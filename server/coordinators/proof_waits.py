@@ -6,7 +6,7 @@ from typing import Final
 
 from twisted.internet.defer import Deferred
 
-from odradek.replication.replicas.leader_state import NEVER
+from odradek.replication.replicas.leader_state import ALWAYS, NEVER
 from odradek.server.work.clock import Clock, DelayedCall
 from odradek.server.work.waits import Wait
 
@@ -62,10 +62,9 @@ class ProofWaits:
         self._find_followed_ms = find_proved_ms
         self._verify = verify
         self._verify_after_ms = min(VERIFY_AFTER_MS, timeout_ms // 3)
-        # By partition, the time of the last question to which the metadata store gave a proof; questions without an
-        # answer; and the time before which a partition is not asked about again.
+        # By partition: the time of the last question to which the metadata store gave a proof, and the earliest time of
+        # the next question, which is ALWAYS until the answer.
         self._verified_ms: dict[int, int] = {}
-        self._verifying: set[int] = set()
         self._next_verification_ms: dict[int, int] = {}
         # In the order of the arrivals: all requests, and those of each partition. Some may have ended.
         self._waiting: deque[_Waiting] = deque()
@@ -126,12 +125,11 @@ class ProofWaits:
         asked_ms = self._monotonic_ms()
         late_ms = asked_ms - self._verify_after_ms
         for partition in [index for index, queue in self._by_partition.items() if queue[0].arrival_ms <= late_ms]:
-            if partition not in self._verifying and asked_ms >= self._next_verification_ms.get(partition, NEVER):
-                self._verifying.add(partition)
+            if asked_ms >= self._next_verification_ms.get(partition, NEVER):
+                self._next_verification_ms[partition] = ALWAYS
                 self._verify(partition).addCallback(self._add_answer, partition, asked_ms)
 
     def _add_answer(self, is_proved: bool, partition: int, asked_ms: int) -> None:
-        self._verifying.discard(partition)
         self._next_verification_ms[partition] = self._monotonic_ms() + self._verify_after_ms // 2
         if is_proved:
             self._verified_ms[partition] = asked_ms

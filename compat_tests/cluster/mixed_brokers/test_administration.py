@@ -65,15 +65,6 @@ def mixed_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MixedClu
         yield cluster
 
 
-@pytest.fixture
-def cluster(mixed_cluster: MixedCluster) -> MixedCluster:
-    """The cluster with all brokers running, also after a test that failed."""
-    for number, broker in mixed_cluster.brokers.items():
-        if not broker.is_running:
-            mixed_cluster.start(number)
-    return mixed_cluster
-
-
 def create(cluster: MixedCluster, controller: Controller, name: str, assignment: list[list[int]]) -> Topic:
     """Create a topic; return it when all brokers describe it."""
     code, topic_id = controller.create_topic(name, assignment)

@@ -61,15 +61,6 @@ def create_internal_topics(bootstrap_servers: str) -> None:
         consumer.close()
 
 
-@pytest.fixture
-def cluster(mixed_cluster: MixedCluster) -> MixedCluster:
-    """The cluster with all brokers running, also after a test that failed."""
-    for number, broker in mixed_cluster.brokers.items():
-        if not broker.is_running:
-            mixed_cluster.start(number)
-    return mixed_cluster
-
-
 def create_topic(admin: KafkaAdminClient, name: str) -> None:
     """Create a topic once the brokers' metadata contain the new controller: the client repeats a request only once."""
 

@@ -96,7 +96,7 @@ def test_a_coordinator_that_the_metadata_store_confirms_returns_offsets_although
 
 
 @pytest.mark.parametrize("answer", [False, RuntimeError("unexpected")])
-def test_a_coordinator_that_nobody_confirms_returns_no_offset(world, answer, caplog):
+def test_a_coordinator_without_a_proof_returns_no_offset(world, answer, caplog):
     """Only its connections to other brokers are interrupted, and another broker was elected."""
     world.clock.advance(2 * PROVED_WITHIN_MS / 1000)
     confirm(world, answer)
