@@ -41,6 +41,10 @@ class FileRegionLike(Protocol):
         """Read the bytes, for transports that cannot send from the file."""
         ...
 
+    def read_cached(self, buffer: memoryview) -> int:
+        """Fill a buffer without a wait for the disk. Return the number of bytes; fewer if others are not in memory."""
+        ...
+
 
 BOOL: Final = FixedType("bool", "?", 1)
 INT8: Final = FixedType("int8", "b", 1)

@@ -14,7 +14,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from odradek.log.background import parallel
 from odradek.log.background.tasks import Done
@@ -29,6 +29,9 @@ from odradek.server.work.threads import GrowingThreads, run_in_daemon_thread
 
 if TYPE_CHECKING:
     from odradek.server.stores.zookeeper.store import ZooKeeperStore
+
+_READ_THREADS: Final = 8
+"""As many as Apache Kafka has for requests by default (num.io.threads)."""
 
 
 class Environment:
@@ -58,6 +61,7 @@ class Environment:
         self.random_source: random.Random = random_source or random.SystemRandom()
         self.fs: FileSystem = OsFileSystem()
         self._compaction_threads = GrowingThreads(reactor, "compaction")
+        self._read_threads = GrowingThreads(reactor, "read", _READ_THREADS)
 
     def now_ms(self) -> int:
         """Return the time of the wall clock, in ms since 1970."""
@@ -90,6 +94,13 @@ class Environment:
     def run_compaction(self, work: Callable[[], None], done: Done) -> None:
         """Call `work` like `run_in_thread`, in threads for compaction, which takes long and sleeps between reads."""
         self._compaction_threads.run(work, done)
+
+    def run_read(self, work: Callable[[], None], done: Done) -> None:
+        """Call `work` like `run_in_thread`, in up to `_READ_THREADS` threads for reads of segments.
+
+        In the reactor's pool, syncs for which acknowledgements wait would be queued behind them.
+        """
+        self._read_threads.run(work, done)
 
     @property
     def start_compaction_worker(self) -> Callable[[bool], Worker] | None:

@@ -175,7 +175,7 @@ class BrokerListeners:
             self._make_connection_factory(listener),
             self._first_frame_bytes(listener),
             self.connections,
-            plaintext_writers(self._environment.send_file, counts),
+            plaintext_writers(self._environment, counts),
             counts,
         )
         port = open_port(
@@ -225,7 +225,7 @@ class BrokerListeners:
         return TlsTransportFactory(
             plain,
             context,
-            self._environment.send_file,
+            self._environment,
             find_principal,
             self._count_authentications(listener.name),
             self.socket_counts.get(listener.name),

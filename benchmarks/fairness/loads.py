@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -223,6 +224,31 @@ def _roll_segments(broker: RestartableBroker) -> None:
     ask(broker, *[wire.produce_frame(TOPIC, 0, wire.record_batch(1024, 900, wire.now_ms()))] * 10)
 
 
+# -- records that are on the disk only ---------------------------------------------------------------------------------
+
+COLD_BATCHES, COLD_BATCH_RECORDS = 1_000, 900
+
+
+def _fill_cold(broker: RestartableBroker) -> None:
+    """Write 1 GB, and drop it from the page cache."""
+    create(1, segment_bytes="104857600")(broker)
+    batch = wire.record_batch(1024, COLD_BATCH_RECORDS, wire.now_ms())
+    ask(broker, *[wire.produce_frame(TOPIC, 0, batch)] * COLD_BATCHES)
+    for path in broker.data_dir.rglob(f"{TOPIC}-0/*"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read_cold(broker: RestartableBroker) -> None:
+    """Read all batches in order, one with each fetch."""
+    request, position = wire.fetch_frame(TOPIC, 0, partition_max_bytes=1_048_576)
+    with connect(broker) as consumer:
+        for number in range(COLD_BATCHES):
+            struct.pack_into(">q", request, position, number * COLD_BATCH_RECORDS)
+            consumer.exchange(bytes(request))
+
+
 LOADS: tuple[FairnessLoad, ...] = (
     FairnessLoad("idle", "no load at all", lambda broker: time.sleep(LEAST_ACT_S)),
     FairnessLoad(
@@ -272,5 +298,6 @@ LOADS: tuple[FairnessLoad, ...] = (
         _write_with_many_producers,
         repeats=True,
     ),
+    FairnessLoad("cold-read", "a consumer of 1 GB that is on the disk only", _read_cold, _fill_cold),
     FairnessLoad("roll", "segment rolls with 60,000 producer ids", _roll_segments, _write_with_many_producers),
 )

@@ -22,6 +22,14 @@ from odradek.protocol.errors import ErrorCode, KafkaError
 Piece = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX = ".tmp"
 _ZERO_CHECK_BYTES = 1 << 20
+_LOAD_BYTES = 131_072
+_SAMPLE_INTERVAL_BYTES = 131_072
+"""The kernel reads ahead and evicts at least this much of a file at once, by default."""
+
+_SAMPLE = bytearray(1)
+_NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
+"""Linux: a read that fails with EAGAIN instead of a wait for the disk. 0 elsewhere."""
+
 
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
@@ -105,6 +113,18 @@ class File(Protocol):
         """Fill a buffer from `position` on. Return the number of bytes; fewer only at the end of the file."""
         ...
 
+    def read_cached(self, position: int, buffer: memoryview) -> int:
+        """Fill a buffer without a wait for the disk. Return the number of bytes; fewer if others are not in memory."""
+        ...
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        """Return whether a read would not wait for the disk, as far as samples show."""
+        ...
+
+    def load(self, position: int, size_bytes: int) -> None:
+        """Read a part into memory, so that `is_cached` is true for a while. Blocks; for any thread."""
+        ...
+
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         """Write all pieces one after the other; `size_bytes` is their total. On OSError a part may be written."""
         ...
@@ -134,8 +154,12 @@ class FileRegion(NamedTuple):
     size_bytes: int
 
     def read(self) -> bytes:
-        """Read the bytes, for TLS and tests."""
+        """Read the bytes, for tests."""
         return self.file.pread(self.position, self.size_bytes)
+
+    def read_cached(self, buffer: memoryview) -> int:
+        """As `File.read_cached`, from the start of the region."""
+        return self.file.read_cached(self.position, buffer)
 
 
 class FileLock(Protocol):
@@ -271,11 +295,13 @@ def ends_in_zeros(file: File, position: int) -> bool:
 class OsFile:
     """A file of the operating system."""
 
-    __slots__ = ("fd", "path")
+    __slots__ = ("_reports_waits", "fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
+        # tmpfs, for example, does not support the flag: all of its files are in memory.
+        self._reports_waits = _NO_WAIT != 0
 
     def pread(self, position: int, size_bytes: int) -> bytes:
         data = os.pread(self.fd, size_bytes, position)
@@ -293,6 +319,41 @@ class OsFile:
         while done < len(buffer) and (count := os.preadv(self.fd, [buffer[done:]], position + done)):
             done += count
         return done
+
+    def read_cached(self, position: int, buffer: memoryview) -> int:
+        if self._reports_waits:
+            try:
+                return os.preadv(self.fd, [buffer], position, _NO_WAIT)
+            except BlockingIOError:
+                return 0
+            except OSError as error:
+                self._accept(error)
+        return self.read_into(position, buffer)
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        if not self._reports_waits or size_bytes <= 0:
+            return True
+        last = position + size_bytes - 1
+        try:
+            for at in range(position, last, _SAMPLE_INTERVAL_BYTES):
+                os.preadv(self.fd, [_SAMPLE], at, _NO_WAIT)
+            os.preadv(self.fd, [_SAMPLE], last, _NO_WAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._accept(error)
+        return True
+
+    def _accept(self, error: OSError) -> None:
+        """Ignore an error of a read that does not wait: the read that follows reports it."""
+        if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
+            self._reports_waits = False
+
+    def load(self, position: int, size_bytes: int) -> None:
+        buffer = memoryview(bytearray(min(size_bytes, _LOAD_BYTES)))
+        end = position + size_bytes
+        while position < end and (count := os.preadv(self.fd, [buffer[: end - position]], position)):
+            position += count
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         written = os.pwritev(self.fd, pieces, position)

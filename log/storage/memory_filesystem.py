@@ -149,6 +149,14 @@ class MemoryFile:
         buffer[: len(data)] = data
         return len(data)
 
+    read_cached = read_into
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return True
+
+    def load(self, position: int, size_bytes: int) -> None:
+        self.pread(position, size_bytes)
+
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         data = b"".join(pieces)
         assert len(data) == size_bytes, "the caller's total is wrong"

@@ -4,6 +4,7 @@
 - `scheduler`: the order of waiting requests
 - `transport`: Twisted's protocol: received bytes, and pieces to send
 - `tls`: connections with TLS
+- `writers`: writers of responses
 - `connection_transport`: interfaces between a connection and its transport
 - `connection`: requests and responses of a connection, in order
 - `connection_state`: states of a connection
@@ -12,7 +13,6 @@
 - `request_pipeline`: the stages of a request, from frame to response
 - `produce_fast_path`: produce requests like an earlier one, without decoding
 - `large_messages`: large requests and responses, in steps
-- `write_coalescer`: small responses, sent together at the end of a reactor iteration
 - `connections`: all open connections
 - `connection_quotas`: limits on connections
 - `throttled_connection`: connections above the rate of their address

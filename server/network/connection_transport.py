@@ -1,12 +1,18 @@
-"""Interfaces between a connection and its transport: plain TCP or TLS."""
+"""Interfaces between a connection and its transport, plain TCP or TLS, and of a transport to the reactor."""
 
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from twisted.python.failure import Failure
+
 from odradek.protocol.types import FileRegionLike
+from odradek.server.work.clock import Clock
+from odradek.server.work.listening_port import Address
 
 if TYPE_CHECKING:
     from odradek.server.network.scheduler import RequestScheduler
+    from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 Piece = bytes | bytearray | memoryview | FileRegionLike
 """A part of a response. The records of a fetch are file regions, which a transport may send without reading them."""
@@ -57,3 +63,42 @@ class ConnectionTransport(Protocol):
 
     def close(self) -> None:
         """Close the connection. Calls `Connection.closing`."""
+
+
+class TransportReactor(Clock, Protocol):
+    """The reactor of connections."""
+
+    scheduler: "RequestScheduler"
+    write_coalescer: "WriteCoalescer"
+
+
+class TcpTransport(Protocol):
+    """A TCP connection of the reactor. Twisted's interfaces have no types."""
+
+    bufferSize: int
+    connected: bool
+    reactor: TransportReactor
+
+    def getHandle(self) -> socket.socket: ...
+
+    def getPeer(self) -> Address: ...
+
+    def setTcpNoDelay(self, enabled: bool, /) -> None: ...
+
+    def setTcpKeepAlive(self, enabled: bool, /) -> None: ...
+
+    def registerProducer(self, producer: object, streaming: bool, /) -> None: ...
+
+    def unregisterProducer(self) -> None: ...
+
+    def startReading(self) -> None: ...
+
+    def stopReading(self) -> None: ...
+
+    def startWriting(self) -> None: ...
+
+    def loseConnection(self) -> None: ...
+
+    def abortConnection(self) -> None: ...
+
+    def connectionLost(self, reason: Failure, /) -> None: ...

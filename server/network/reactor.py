@@ -27,7 +27,7 @@ from twisted.python import log
 
 from odradek.server.network.scheduler import READ_S, RequestScheduler
 from odradek.server.network.watchdog import NOTABLE_S, Watchdog
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 from odradek.server.work.clock import Reactor
 
 _READABLE: Final = select.EPOLLIN

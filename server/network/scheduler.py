@@ -23,7 +23,7 @@ from odradek.server.network.watchdog import NOTABLE_S, Watchdog
 
 if TYPE_CHECKING:
     from odradek.server.network.connection import Connection
-    from odradek.server.network.write_coalescer import WriteCoalescer
+    from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 READ_S: Final = 0.0025
 ITERATION_S: Final = 0.005

@@ -84,6 +84,8 @@ class StallWatch:
             if age_s <= timeout_ms / 1000 + MARGIN_S:
                 return
             _report_request(transport, request, age_s, timeout_ms)
+        elif subject is writer and writer.is_loading:
+            _report_slow_read(transport, age_s)
         elif subject is writer:
             _report_unread(transport, age_s)
         else:
@@ -114,6 +116,18 @@ def _report_unread(transport: "KafkaTransport", age_s: float) -> None:
     logger.warning(
         "client does not read its responses, and is closed after connections.max.idle.ms; check the client and the "
         "network client=%s client_id=%s age_s=%.0f waits_for=socket unsent_bytes=%d",
+        context.client_host,
+        context.client_id,
+        age_s,
+        transport.writer.unsent_bytes,
+    )
+
+
+def _report_slow_read(transport: "KafkaTransport", age_s: float) -> None:
+    context = transport.connection.context
+    logger.warning(
+        "records are not read from the disk yet; check the disks of log.dirs client=%s client_id=%s age_s=%.0f "
+        "waits_for=disk unsent_bytes=%d",
         context.client_host,
         context.client_id,
         age_s,

@@ -3,7 +3,7 @@
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 
-from odradek.server.network.transport import TcpTransport
+from odradek.server.network.connection_transport import TcpTransport
 from odradek.server.work.clock import DelayedCall
 
 

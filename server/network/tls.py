@@ -18,16 +18,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from odradek.server.measurements.authentications import AuthenticationCounts
-from odradek.server.network.connection_transport import Piece, count_bytes
-from odradek.server.network.transport import (
-    ITERATION_LIMIT_BYTES,
-    READ_BYTES,
-    KafkaTransport,
-    KafkaTransportFactory,
-    SendFile,
-    SocketWriter,
-    TcpTransport,
-)
+from odradek.server.network.connection_transport import Piece, TcpTransport, count_bytes
+from odradek.server.network.transport import READ_BYTES, KafkaTransport, KafkaTransportFactory
+from odradek.server.network.writers.region_loader import FileSender, RegionLoader
+from odradek.server.network.writers.socket_writer import ITERATION_LIMIT_BYTES, SocketWriter
 from odradek.server.security.principal import Principal
 from odradek.server.security.tls.layer import TlsError, TlsLayer
 from odradek.server.security.tls.principal_mapping import NoPrincipalError
@@ -51,6 +45,7 @@ class TlsWriter:
 
     As there, small responses wait for the end of the reactor iteration.
 
+    files: reads the file regions
     counts: of the listener; None if they are not used
     """
 
@@ -58,6 +53,7 @@ class TlsWriter:
         self,
         layer: TlsLayer,
         make_writer: Callable[[Callable[[], None]], SocketWriter],
+        files: FileSender,
         on_drained: Callable[[], None],
         counts: "SocketCounts | None" = None,
     ) -> None:
@@ -67,6 +63,7 @@ class TlsWriter:
         self._on_drained = on_drained
         self._queue: deque[Piece] = deque()
         self._region_read_bytes = 0
+        self._loader = RegionLoader(files, self._continue)
         self._has_ended = False
 
     @property
@@ -82,6 +79,11 @@ class TlsWriter:
     def is_idle(self) -> bool:
         """True if the socket has accepted all bytes, except those that wait for the end of the iteration."""
         return not self._queue and self._socket.is_idle
+
+    @property
+    def is_loading(self) -> bool:
+        """True while a part of a file region is read from the disk."""
+        return self._loader.is_loading
 
     @property
     def unsent_bytes(self) -> int:
@@ -137,12 +139,18 @@ class TlsWriter:
     def abort(self) -> None:
         """Drop unsent bytes, and close the connection at once."""
         self._queue.clear()
+        self._loader.close()
         self._socket.abort()
 
     def close(self) -> None:
         """Drop unsent bytes: the connection is closed, or about to be closed."""
         self._queue.clear()
+        self._loader.close()
         self._socket.close()
+
+    def _continue(self) -> None:
+        """Continue at the next write event, because a part of a file region is loaded."""
+        self._socket.wait_for_room()
 
     def _socket_drained(self) -> None:
         self._send_queue()
@@ -150,20 +158,23 @@ class TlsWriter:
             self._on_drained()
 
     def _send_queue(self) -> None:
-        """Encrypt and send parts until the queue is empty, or the socket or the iteration's limit prevents it."""
+        """Encrypt and send parts until the queue is empty, or the socket, the disk or the limit prevents it."""
         budget_bytes = ITERATION_LIMIT_BYTES
         try:
             while self._queue and self._socket.is_idle:
                 if budget_bytes <= 0:
                     self._socket.wait_for_room()
                     return
-                budget_bytes -= self._encrypt_part()
+                part_bytes = self._encrypt_part()
+                if not part_bytes:
+                    return
+                budget_bytes -= part_bytes
                 self._socket.send([self._layer.take_output()])
         except (OSError, TlsError) as error:
             self._fail(error)
 
     def _encrypt_part(self) -> int:
-        """Encrypt the next part of the queue; return its size. Raises OSError, TlsError."""
+        """Encrypt the next part of the queue; return its size, 0 if it is being loaded. Raises OSError, TlsError."""
         queue, part_bytes = self._queue, 0
         while queue and part_bytes < _PART_BYTES:
             piece = queue[0]
@@ -177,13 +188,16 @@ class TlsWriter:
                     queue.popleft()
             else:
                 already = self._region_read_bytes
-                wanted = min(wanted, piece.size_bytes - already)
+                wanted = min(wanted, self._loader.readable_bytes(piece, already))  # type: ignore[arg-type] # of a log
+                if not wanted:
+                    break
                 data = piece.file.pread(piece.position + already, wanted)  # type: ignore[attr-defined] # of a log
                 if not data and wanted:
                     raise OSError(f"segment file ends {piece.size_bytes - already} bytes before the end of the region")
                 self._region_read_bytes += len(data)
                 if self._region_read_bytes == piece.size_bytes:
                     self._region_read_bytes = 0
+                    self._loader.end_region()
                     queue.popleft()
             self._layer.encrypt(data)
             part_bytes += len(data)
@@ -279,7 +293,7 @@ class TlsTransportFactory(Factory):
         self,
         plain: KafkaTransportFactory,
         context: Callable[[], ssl.SSLContext],
-        send_file: SendFile,
+        files: FileSender,
         find_principal: FindPrincipal | None = None,
         counts: AuthenticationCounts | None = None,
         socket_counts: "SocketCounts | None" = None,
@@ -289,7 +303,7 @@ class TlsTransportFactory(Factory):
         self._plain = plain
         self._find_principal = find_principal
         self._context = context
-        self._send_file = send_file
+        self._files = files
 
     def buildProtocol(self, addr: IAddress | None) -> TwistedProtocol | None:
         held = self._plain.hold(addr)
@@ -299,9 +313,9 @@ class TlsTransportFactory(Factory):
 
         def make_writer(transport: TcpTransport, on_drained: Callable[[], None]) -> TlsWriter:
             def make_socket_writer(on_socket_drained: Callable[[], None]) -> SocketWriter:
-                return SocketWriter(transport, transport.reactor.write_coalescer, self._send_file, on_socket_drained)
+                return SocketWriter(transport, transport.reactor.write_coalescer, self._files, on_socket_drained)
 
-            return TlsWriter(layer, make_socket_writer, on_drained, self._socket_counts)
+            return TlsWriter(layer, make_socket_writer, self._files, on_drained, self._socket_counts)
 
         plain = self._plain.build(addr, make_writer)
         if plain is None:

@@ -20,7 +20,7 @@ from odradek.replication.metadata.store import StoreUnavailableError, run_now
 from odradek.server.broker import Broker, BrokerStartError, handle_signals
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 from odradek.server.tests.faults.test_failing_store import FailingServer
 
 

@@ -12,16 +12,18 @@ if TYPE_CHECKING:
 
 
 class GrowingThreads:
-    """A thread pool that grows to the number of concurrent calls of `run`. Its threads end with the reactor.
+    """A thread pool that grows to the number of concurrent calls of `run`, at most to `most` threads.
 
+    The threads end with the reactor.
     The reactor's own pool has ten threads for everything. Compaction runs up to log.cleaner.threads functions at once,
     each of which may sleep for minutes to stay below log.cleaner.io.max.bytes.per.second. In the reactor's pool, syncs
     for which acknowledgements wait would be queued behind them.
     """
 
-    def __init__(self, reactor: Reactor, name: str) -> None:
+    def __init__(self, reactor: Reactor, name: str, most: int | None = None) -> None:
         self._reactor = reactor
         self._name = name
+        self._most = most
         self._pool: ThreadPool | None = None
         self._count = 0
 
@@ -29,7 +31,7 @@ class GrowingThreads:
         """Call `work` in a thread, then `done` in the reactor thread with the exception that it raised, or None."""
         self._count += 1
         pool = self._pool or self._start()
-        if self._count > pool.max:
+        if pool.max < self._count <= (self._most or self._count):
             pool.adjustPoolsize(0, self._count)
 
         def finish(error: Exception | None) -> None:

@@ -19,7 +19,7 @@ from odradek.server.broker import Broker, BrokerStartError
 from odradek.server.config import BrokerConfig
 from odradek.server.environment import Environment
 from odradek.server.network.scheduler import RequestScheduler
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 from odradek.server.stores.zookeeper.client import SessionStates, ThreadedReactor
 from odradek.server.stores.zookeeper.settings import ZooKeeperSettings
 from odradek.server.stores.zookeeper.store import ZooKeeperStore
@@ -199,7 +199,7 @@ class SimulatedEnvironment(Environment):
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
         self._world.threads.run(self._process_reactor, work, done)
 
-    run_request = run_compaction = run_in_thread
+    run_request = run_compaction = run_read = run_in_thread
 
     def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
         """Simulate concurrent threads: run the actions one after the other in random order."""

@@ -117,6 +117,8 @@ class BrokerTransport:
 
     def startWriting(self) -> None:  # noqa: N802
         self._is_waiting_for_room = True
+        if self._outgoing.room_bytes:
+            self._room_made()
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: N802
         assert self._producer is None

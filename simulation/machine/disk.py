@@ -27,6 +27,12 @@ class SimulatedFile(MemoryFile):
         self._fs.before_read(self.path)
         return self._node.content.read(position, size_bytes)
 
+    def read_cached(self, position: int, buffer: memoryview) -> int:
+        return self.read_into(position, buffer) if self._fs.finds_in_memory() else 0
+
+    def is_cached(self, position: int, size_bytes: int) -> bool:
+        return self._fs.finds_in_memory()
+
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         super().write_pieces(position, pieces, size_bytes)
         self._fs.note_write(self.path, position, size_bytes)
@@ -57,6 +63,7 @@ class SimulatedDisk(MemoryFileSystem):
         self.broken: dict[str, None] = {}
         self.has_refused = False
         self.written_bytes = 0
+        self._reads = 0
         self._unsynced: list[MemoryNode] = []
         self._wall_clock_ms = wall_clock_ms
         self._random = random
@@ -94,6 +101,11 @@ class SimulatedDisk(MemoryFileSystem):
         """Called at the start of a process."""
         self.is_down = False
         self.has_refused = False
+
+    def finds_in_memory(self) -> bool:
+        """Return whether a read finds its bytes in memory: all but one of five."""
+        self._reads = (self._reads + 1) % 5
+        return self._reads != 0
 
     def is_writable(self, directory: str) -> bool:
         """Return the result of access(2). False counts as a failed operation."""

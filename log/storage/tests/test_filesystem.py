@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from odradek.log.storage import file_lock, syncfs
+from odradek.log.storage import file_lock, filesystem, syncfs
 from odradek.log.storage.file_lock import LockedError
 from odradek.log.storage.filesystem import File, FileSystem, OsFileSystem, remove_if_exists, write_atomically
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
@@ -103,6 +103,82 @@ def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch, limit):
     file.write_pieces(2, [b"abc", b"", bytearray(b"de"), memoryview(b"fgh")], 8)
     assert file.pread(0, 10) == b"\0\0abcdefgh"
     assert file.pread(4, 100) == b"cdefgh"
+
+
+def test_reads_that_do_not_wait_for_the_disk(place):
+    fs, directory = place
+    file = put(fs, f"{directory}/a", bytes(range(256)) * 1024)
+    buffer = memoryview(bytearray(300))
+    file.load(0, 256 * 1024)
+    assert file.is_cached(0, 256 * 1024)
+    assert file.read_cached(5, buffer) == 300
+    assert buffer == (bytes(range(256)) * 2)[5:305]
+    assert file.read_cached(256 * 1024 - 3, buffer) == 3
+    assert file.is_cached(7, 0)
+
+
+@pytest.fixture
+def cold_file(tmp_path, monkeypatch):
+    """A file of 1 MB that is in memory below and from some positions, and the positions that a read waited for."""
+    preadv, waits = os.preadv, []
+    file = OsFileSystem().open(f"{tmp_path}/a", create=True)
+    file.write_pieces(0, [bytes(1 << 20)], 1 << 20)
+
+    def read(fd, buffers, position, flags=0):
+        if position + len(buffers[0]) > 300_000 and position < 700_000:
+            if flags:
+                raise BlockingIOError(errno.EAGAIN, "on the disk")
+            waits.append(position)
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(filesystem, "_NO_WAIT", 8)
+    monkeypatch.setattr(os, "preadv", read)
+    file = OsFileSystem().open(f"{tmp_path}/a")
+    return file, waits
+
+
+def test_a_part_on_the_disk_is_found_by_samples_and_loaded(cold_file):
+    file, waits = cold_file
+    assert file.is_cached(0, 300_000) and file.is_cached(700_000, 300_000)
+    assert not file.is_cached(0, 300_001)
+    assert not file.is_cached(699_999, 10)
+    assert not file.is_cached(200_000, 800_000), "both ends are in memory"
+    assert file.read_cached(290_000, memoryview(bytearray(10_001))) == 0
+    assert not waits
+    file.load(290_000, 400_000)
+    assert waits[0] == 290_000
+    assert max(waits) < 690_000
+
+
+def test_a_file_system_that_does_not_report_waits_has_all_files_in_memory(tmp_path, monkeypatch):
+    preadv, flags_seen = os.preadv, []
+
+    def read(fd, buffers, position, flags=0):
+        flags_seen.append(flags)
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "tmpfs")
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(filesystem, "_NO_WAIT", 8)
+    monkeypatch.setattr(os, "preadv", read)
+    file = put(OsFileSystem(), f"{tmp_path}/a", b"abcd")
+    buffer = memoryview(bytearray(4))
+    assert file.read_cached(0, buffer) == 4 and bytes(buffer) == b"abcd"
+    assert file.read_cached(0, buffer) == 4
+    assert file.is_cached(0, 4)
+    assert flags_seen == [8, 0, 0]
+
+
+def test_an_error_of_a_read_that_does_not_wait_is_that_of_the_next_read(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(filesystem, "_NO_WAIT", 8)
+    file = put(OsFileSystem(), f"{tmp_path}/a", b"abcd")
+    monkeypatch.setattr(os, "preadv", fail)
+    assert file.is_cached(0, 4)
+    with pytest.raises(OSError, match="the disk fails"):
+        file.read_cached(0, memoryview(bytearray(4)))
 
 
 def test_a_write_without_progress_fails(tmp_path, monkeypatch):

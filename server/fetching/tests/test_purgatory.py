@@ -10,7 +10,7 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock, SchedulerStopped
 
 from odradek.server.fetching.purgatory import CompletionQueue, DelayedOperation, LateCompletions, PartitionWatch
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 from odradek.server.tests.background import run_iteration
 from odradek.server.work.slices import SLICE_S, Slices
 

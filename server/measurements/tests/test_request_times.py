@@ -12,7 +12,7 @@ from odradek.server.measurements.request_times import (
     ConnectionTimes,
     RequestTimes,
 )
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 FETCH_12 = bytes([0, 1, 0, 12])
 PRODUCE_9 = bytes([0, 0, 0, 9])

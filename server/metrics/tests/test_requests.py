@@ -5,7 +5,7 @@ from odradek.server.measurements.request_times import RequestTimes
 from odradek.server.measurements.response_errors import ResponseErrors
 from odradek.server.metrics.collectors.requests import _STAGES, collect_requests
 from odradek.server.metrics.exposition import write_families
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 
 def test_the_quantiles_of_each_api_are_found_in_a_step_of_their_own():

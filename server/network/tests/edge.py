@@ -153,16 +153,29 @@ def run_all_scripts(run, depth):
 
 
 class Region:
-    """A file region; its bytes identify the request that it answers. Only `sendfile` can read it."""
+    """A file region; its bytes identify the request that it answers. Only `sendfile` can read it.
 
-    def __init__(self, content):
+    choose_cold: returns whether it is on the disk only
+    """
+
+    def __init__(self, content, choose_cold=lambda: False):
         self.content = content
+        self.is_loaded = False
+        self._choose_cold = choose_cold
         self.file = self
         self.position = 0
         self.size_bytes = len(content)
 
-    def read(self):
+    def read_cached(self, buffer):
         raise OSError("not readable")
+
+    def is_cached(self, position, size_bytes):
+        assert (position, size_bytes) == (0, self.size_bytes)
+        return not self._choose_cold()
+
+    def load(self, position, size_bytes):
+        assert (position, size_bytes) == (0, self.size_bytes)
+        self.is_loaded = True
 
 
 def records(number):
@@ -231,10 +244,6 @@ class ScriptedSocket:
     def getsockopt(self, level, option):
         assert (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR)
         return self.error
-
-
-def send_file(socket, file, position, size_bytes):
-    return socket.send_file(file, position, size_bytes)
 
 
 class Other:
@@ -329,6 +338,8 @@ class Edge:
     cuts: numbers of requests that arrive at once, repeated; with 2.5 the second of two requests arrives in two pieces
     send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
     may_leave: whether the client may close its side of the connection after it has sent everything
+    may_be_cold: whether file regions may have to be read from the disk
+    is_disk_hung: no such read ends
     costs_s: the time that the handler takes, for each request, repeated
     is_ever_writable: whether write events occur
     max_idle_ms, max_wait_ms: of the registry, and of each request
@@ -337,6 +348,7 @@ class Edge:
     attempts: the requests that the produce fast path got
     waiting: the requests that have begun and have no response
     early: those of them whose response must wait for its turn
+    reads: the work of threads that read file regions
     """
 
     def __init__(self, script, kinds, cuts=(1,), *, send_outcomes=5, may_leave=False, **more):
@@ -347,6 +359,9 @@ class Edge:
         self.deferreds = {}
         self.waiting = {}
         self.early = set()
+        self.reads = deque()
+        self.is_disk_hung = more.get("is_disk_hung", False)
+        self._may_be_cold = more.get("may_be_cold", False)
         self.has_left = False
         self.cancelled = []
         self._polls = 0
@@ -375,7 +390,7 @@ class Edge:
             lambda transport: Connection(transport, dispatch, context, more.get("authenticate")),
             1 << 20,
             self.registry,
-            plaintext_writers(send_file),
+            plaintext_writers(self),
         )
         scripted: Any = self.socket
         self.protocol = protocol
@@ -495,8 +510,7 @@ class Edge:
         self.waiting.pop(n, None)
         self.cancelled.append(n)
 
-    @staticmethod
-    def _outcome(n, kind):
+    def _outcome(self, n, kind):
         if kind is Kind.NO_RESPONSE:
             return NO_RESPONSE
         if kind is Kind.ERROR:
@@ -514,7 +528,7 @@ class Edge:
             return bytearray(struct.pack(">i", len(content)) + content)
         response = FetchResponse(session_id=n)
         if kind is Kind.RECORDS:
-            rows = [FetchResponsePartitionData(records=Region(content)) for content in records(n)]
+            rows = [FetchResponsePartitionData(records=Region(content, self._choose_cold)) for content in records(n)]
             response.responses = [FetchResponseFetchableTopicResponse(topic="t", partitions=rows)]
         return response
 
@@ -539,6 +553,23 @@ class Edge:
                 deferred.errback(outcome)
             else:
                 deferred.callback(outcome)
+
+    # -- the environment -------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def send_file(socket, file, position, size_bytes):
+        return socket.send_file(file, position, size_bytes)
+
+    def run_read(self, work, done):
+        self.reads.append((work, done))
+
+    def _choose_cold(self):
+        return self._may_be_cold and self.script.choose(2) == 1
+
+    def _end_read(self):
+        work, done = self.reads.popleft()
+        work()
+        done(None)
 
     # -- the kernel ------------------------------------------------------------------------------------------------
 
@@ -576,6 +607,8 @@ class Edge:
                 yield "other", partial(
                     self._other_readable, work=self.reactor.callLater, arguments=(0, self._fire, n)
                 )
+        if self.reads and not self.is_disk_hung:
+            yield "other", partial(self._other_readable, work=self._end_read, arguments=())
         if self._may_leave and not self.has_left:
             yield "client", self._leave
 
@@ -613,6 +646,7 @@ class Edge:
         expected = list(self._expected())
         assert self.began == list(range(len(self.began)))
         assert not self.deferreds
+        assert not self.reads
         assert not self.reactor.getDelayedCalls(), "the reactor sleeps although there is work to do"
         is_broken = self.socket.has_failed or any(kind in CLOSING for kind in self.kinds)
         assert self.answers == (expected[: len(self.answers)] if is_broken else expected)

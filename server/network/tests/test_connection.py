@@ -15,7 +15,7 @@ from odradek.server.dispatch import Dispatch
 from odradek.server.handlers import api_versions as any_handler_module
 from odradek.server.network.connection import Connection
 from odradek.server.network.scheduler import RequestScheduler
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 from odradek.server.request import NO_RESPONSE, CloseConnection, RequestContext
 from odradek.server.work.slices import Slices
 from odradek.server.work.waits import Wait

@@ -107,6 +107,17 @@ def test_a_client_that_does_not_read_is_closed_as_idle(caplog):
     assert "closing idle connection" in closed
 
 
+def test_a_client_that_waits_for_the_disk_is_logged_once(caplog):
+    edge = started([0, 0, 1], kinds=[Kind.RECORDS], may_be_cold=True, is_disk_hung=True)
+    let_pass(edge, MARGIN_S + 4 * LOOK_S)
+    (slow,) = warnings(caplog)
+    assert "records are not read from the disk yet; check the disks" in slow
+    assert "waits_for=disk unsent_bytes=" in slow
+    edge.is_disk_hung = False
+    edge.run()
+    assert [n for n, *_ in edge.answers] == [0]
+
+
 def test_a_request_without_response_is_logged_once_with_its_wait(caplog):
     edge = started(kinds=[Kind.PARKED], max_wait_ms=10_000)
     let_pass(edge, MARGIN_S + 10)

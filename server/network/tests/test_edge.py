@@ -13,7 +13,6 @@ from twisted.internet.error import ConnectionLost
 from twisted.python.failure import Failure
 
 from odradek.server.network import connection as connection_module
-from odradek.server.network import transport as transport_module
 from odradek.server.network.tests.edge import (
     EDGE_FD,
     MOST_APPENDED,
@@ -24,6 +23,7 @@ from odradek.server.network.tests.edge import (
     Script,
     run_all_scripts,
 )
+from odradek.server.network.writers import socket_writer
 
 DEPTH = 7
 """The number of choices of which all combinations are run, about that of a scenario of two or three requests."""
@@ -37,8 +37,8 @@ ANSWERED = [Kind.SMALL, Kind.RECORDS, Kind.LATER, Kind.RECORDS_LATER, Kind.AT_ON
 def small_limits(monkeypatch):
     """Set limits that a few requests reach."""
     monkeypatch.setattr(connection_module, "_BACKLOG_LIMIT", 2)
-    monkeypatch.setattr(transport_module, "ITERATION_LIMIT_BYTES", 12)
-    monkeypatch.setattr(transport_module, "_PENDING_LIMIT_BYTES", 40)
+    monkeypatch.setattr(socket_writer, "ITERATION_LIMIT_BYTES", 12)
+    monkeypatch.setattr(socket_writer, "_PENDING_LIMIT_BYTES", 40)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -127,6 +127,25 @@ def test_every_order_with_a_failing_socket_and_a_client_that_closes_its_side(kin
     assert run_all_scripts(run, DEPTH - 1) > DEPTH
 
 
+@pytest.mark.parametrize("kind", [Kind.SMALL, Kind.RECORDS_LATER, Kind.CLOSE_LATER], ids=lambda kind: kind.name)
+def test_every_order_with_file_regions_that_threads_read_from_the_disk(kind):
+    def run(script):
+        kinds = (Kind.RECORDS, kind, Kind.SMALL)
+        Edge(script, kinds, (3,), send_outcomes=3, may_leave=True, may_be_cold=True).run().check()
+
+    assert run_all_scripts(run, DEPTH) > DEPTH
+
+
+def test_a_connection_that_is_lost_during_a_read_from_the_disk_ends_the_read():
+    edge = Edge(Script([0, 0, 1]), [Kind.RECORDS], may_be_cold=True, is_disk_hung=True).run()
+    ((work, done),) = edge.reads
+    region = edge.protocol.writer._queue[0]
+    edge.tcp.connectionLost(Failure(ConnectionLost()))
+    work()
+    done(None)
+    assert not region.is_loaded
+
+
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -135,11 +154,11 @@ def test_every_order_with_a_failing_socket_and_a_client_that_closes_its_side(kin
     choices=st.lists(st.integers(0, 11), max_size=120),
     errors=st.booleans(),
     may_leave=st.booleans(),
+    may_be_cold=st.booleans(),
     costs_s=st.lists(st.sampled_from((0.0, 0.0001, 0.001, 0.003, 0.5)), min_size=1, max_size=4),
 )
-def test_random_orders_of_all_kinds(small_limits, kinds, cuts, choices, errors, may_leave, costs_s):
-    edge = Edge(Script(choices), kinds, cuts, send_outcomes=5 + errors, may_leave=may_leave, costs_s=costs_s)
-    edge.run().check()
+def test_random_orders_of_all_kinds(small_limits, kinds, cuts, choices, errors, **more):
+    Edge(Script(choices), kinds, cuts, send_outcomes=5 + errors, **more).run().check()
 
 
 def test_unread_responses_limit_the_requests_that_are_begun(small_limits):

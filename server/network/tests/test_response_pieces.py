@@ -57,3 +57,17 @@ def test_a_file_that_cannot_be_read_is_left_to_the_transport(file, monkeypatch):
     out, splices, _ = response(file, 1000)
     monkeypatch.setattr(type(file), "pread", lambda self, *arguments: fail(*arguments))
     assert isinstance(_make_pieces(out, splices), list)
+
+
+def test_records_that_are_on_the_disk_only_are_left_to_the_transport(file, monkeypatch):
+    out, splices, _ = response(file, 1000)
+    monkeypatch.setattr(type(file), "read_cached", lambda self, position, buffer: len(buffer) - 1)
+    assert isinstance(_make_pieces(out, splices), list)
+
+
+def test_responses_can_be_appended_to_a_small_one(file):
+    out, splices, expected = response(file, 1000)
+    pieces = _make_pieces(out, splices)
+    assert isinstance(pieces, bytearray)
+    pieces += b"next"
+    assert pieces == expected + b"next"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odradek.server.network.scheduler import DIRECT_S, ITERATION_S, OVERTAKING_S, RequestScheduler
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 PING, COMMIT, METADATA = 18, 8, 3
 

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from odradek.server.measurements.socket_counts import SocketCounts
-from odradek.server.network.transport import SocketWriter
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.socket_writer import SocketWriter
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 
 def test_an_iteration_sends_a_bounded_number_of_pieces():
@@ -22,7 +22,8 @@ def test_an_iteration_sends_a_bounded_number_of_pieces():
         startWriting=lambda: None,
     )
     counts = SocketCounts()
-    writer = SocketWriter(transport, WriteCoalescer(), lambda *_: 0, lambda: drained.append(True), counts)
+    files = SimpleNamespace(send_file=None, run_read=None)
+    writer = SocketWriter(transport, WriteCoalescer(), files, lambda: drained.append(True), counts)
     pieces = [b"%d" % number for number in range(2000)]
     writer.send(list(pieces))
     steps = [len(sent)]

@@ -42,9 +42,10 @@ class Server:
         layer = TlsLayer(self.context)
         self.output: list[bytes] = []
         socket: Any = SimpleNamespace(send=self.output.extend)
+        files: Any = SimpleNamespace(run_read=None)
         plain: Any = SimpleNamespace(
             connection=SimpleNamespace(context=context),
-            writer=TlsWriter(layer, lambda on_drained: socket, lambda: None),
+            writer=TlsWriter(layer, lambda on_drained: socket, files, lambda: None),
             dataReceived=lambda data: self.requests.append((data, str(context.principal))),
             refuse=self.refusals.append,
         )

@@ -14,7 +14,9 @@ from odradek.server.config.broker import BrokerConfig
 from odradek.server.measurements.socket_counts import SocketCounts
 from odradek.server.network import tls
 from odradek.server.network.tls import TlsTransport, TlsTransportFactory, TlsWriter
-from odradek.server.network.transport import ITERATION_LIMIT_BYTES, READ_BYTES, SocketWriter
+from odradek.server.network.transport import READ_BYTES
+from odradek.server.network.writers import region_loader
+from odradek.server.network.writers.socket_writer import ITERATION_LIMIT_BYTES, SocketWriter
 from odradek.server.security.tls.certificates import write_test_certificates
 from odradek.server.security.tls.contexts import make_client_context, make_server_context
 from odradek.server.security.tls.layer import TlsLayer
@@ -22,6 +24,7 @@ from odradek.server.security.tls.settings import TlsSettings
 from odradek.server.security.tls.tests.support import tls_properties
 
 PART_BYTES = tls._PART_BYTES
+LOADED_BYTES = region_loader.PART_BYTES
 
 
 class Socket:
@@ -60,6 +63,9 @@ class Socket:
     def abort(self) -> None:
         self.is_aborted = True
 
+    def close(self) -> None:
+        self.is_aborted = True
+
 
 class Data:
     """A file whose reads are recorded."""
@@ -69,6 +75,14 @@ class Data:
         self.size = size_bytes
         self.reads: list[int] = []
         self.missing_bytes = 0
+        self.cached_to = self.size
+        self.loads: list[tuple[int, int]] = []
+
+    def is_cached(self, position: int, size: int) -> bool:
+        return position + size <= self.cached_to
+
+    def load(self, position: int, size: int) -> None:
+        self.loads.append((position, size))
 
     def pread(self, position: int, size: int) -> bytes:
         self.reads.append(size)
@@ -94,7 +108,9 @@ class Connected:
             return self.socket
 
         self.counts = SocketCounts()
-        self.writer = TlsWriter(self.layer, make, lambda: self.drained.append(True), self.counts)
+        self.threads: list[tuple[Any, Any]] = []
+        files: Any = SimpleNamespace(run_read=lambda work, done: self.threads.append((work, done)))
+        self.writer = TlsWriter(self.layer, make, files, lambda: self.drained.append(True), self.counts)
         self.client.begin()
         for _ in range(3):
             self.layer.receive(self.client.take_output())
@@ -216,11 +232,46 @@ def test_a_response_after_the_end_is_dropped(connected: Connected) -> None:
     assert connected.client.has_ended
 
 
+def test_parts_that_are_on_the_disk_only_are_read_in_a_thread(connected: Connected) -> None:
+    data = Data(3 * LOADED_BYTES)
+    data.cached_to = LOADED_BYTES
+    connected.writer.send([b"head", region(data), b"tail"])
+    received = b""
+    for part in (1, 2):
+        received += connected.receive()
+        assert received == b"head" + data.content[: part * LOADED_BYTES]
+        assert not connected.writer.is_idle
+        assert not connected.socket.waits_for_room
+        ((work, done),) = connected.threads
+        connected.threads.clear()
+        work()
+        done(None)
+        assert connected.socket.waits_for_room
+        connected.socket.drain()
+    received += connected.receive()
+    assert received == b"head" + data.content[: data.size] + b"tail"
+    assert data.loads == [(LOADED_BYTES, LOADED_BYTES), (2 * LOADED_BYTES, LOADED_BYTES)]
+    assert connected.writer.is_idle
+
+
+def test_a_closed_writer_reads_nothing_in_a_thread(connected: Connected) -> None:
+    data = Data(PART_BYTES)
+    data.cached_to = 0
+    connected.writer.send([region(data)])
+    connected.writer.close()
+    ((work, done),) = connected.threads
+    work()
+    done(None)
+    assert not data.loads
+    assert not connected.socket.waits_for_room
+
+
 def test_a_closed_writer_is_freed_without_the_garbage_collector(directory: Path) -> None:
     """The collector runs rarely; OpenSSL's state of a connection has some 100 kB."""
     transport: Any = SimpleNamespace(getHandle=lambda: None)
+    files: Any = SimpleNamespace(send_file=None, run_read=None)
     layer = Connected(directory).layer
-    writer = TlsWriter(layer, lambda drained: SocketWriter(transport, Any, Any, drained), lambda: None)  # type: ignore[arg-type]
+    writer = TlsWriter(layer, lambda drained: SocketWriter(transport, Any, files, drained), files, lambda: None)  # type: ignore[arg-type]
     freed = weakref.ref(writer)
     gc.collect()
     gc.disable()

@@ -4,7 +4,7 @@ import time
 
 from odradek.server.network.reactor import PlainEPollReactor
 from odradek.server.network.tests.edge import Edge, Kind, Script
-from odradek.server.network.write_coalescer import WriteCoalescer
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 
 class Writer:

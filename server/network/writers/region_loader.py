@@ -1,0 +1,88 @@
+"""Region loader: file regions are read from the disk in threads, before the reactor thread sends them.
+
+Records that were written long ago are on the disk only, and reading them there may take a second while the disk is
+busy. All clients would wait for it if the reactor thread did it. A region that is in the page cache is sent at once.
+"""
+
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from odradek.log.background.tasks import Done
+from odradek.log.storage.filesystem import File, FileRegion
+
+PART_BYTES: Final = 1_048_576
+"""Bytes that are checked or read at once. A thread reads a part, so that other connections wait for a few of them."""
+
+
+class FileSender(Protocol):
+    """Sends and reads files (`Environment`)."""
+
+    def send_file(self, connection: socket.socket, file: File, position: int, size_bytes: int, /) -> int:
+        """Send a part of a file; return the number of bytes sent. Raises OSError like `os.sendfile`."""
+
+    def run_read(self, work: Callable[[], None], done: Done, /) -> None:
+        """Call `work` in a thread, later `done` in the reactor thread."""
+
+
+class RegionLoader:
+    """Reads the regions of one connection into the page cache, part by part.
+
+    on_loaded: called in the reactor thread, not from within `readable_bytes`, when there is something to send
+    is_loading: a thread reads a part
+    """
+
+    __slots__ = ("_is_closed", "_on_loaded", "_readable_to", "_run_read", "is_loading")
+
+    def __init__(self, files: FileSender, on_loaded: Callable[[], None]) -> None:
+        self.is_loading = False
+        self._run_read = files.run_read
+        self._on_loaded = on_loaded
+        self._is_closed = False
+        # Up to here, in bytes from its start, the current region is in the page cache, or was when it was checked.
+        self._readable_to = 0
+
+    def readable_bytes(self, region: FileRegion, already: int) -> int:
+        """Return how many bytes of a region can be read without a wait for the disk, after the first `already` bytes.
+
+        0 while they are loaded; `on_loaded` is called afterwards.
+        """
+        if already < self._readable_to:
+            return self._readable_to - already
+        if self.is_loading:
+            return 0
+        position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
+        if region.file.is_cached(position, size_bytes):
+            self._readable_to = already + size_bytes
+            return size_bytes
+        self.is_loading = True
+        self._run_read(
+            partial(self._load, region.file, position, size_bytes), partial(self._loaded, already + size_bytes)
+        )
+        return 0
+
+    def end_region(self) -> None:
+        """Prepare for the next region."""
+        self._readable_to = 0
+
+    def close(self) -> None:
+        """Read nothing any more."""
+        self._is_closed = True
+        # The owner of the function may refer to this object, and only the garbage collector would free such a cycle.
+        self._on_loaded = _do_nothing
+
+    def _load(self, file: File, position: int, size_bytes: int) -> None:
+        # Many reads may wait for a thread, and their clients may have disconnected meanwhile.
+        if not self._is_closed:
+            file.load(position, size_bytes)
+
+    def _loaded(self, end: int, error: Exception | None) -> None:
+        """Continue also after an error, which the read of the reactor thread reports."""
+        self.is_loading = False
+        self._readable_to = end
+        self._on_loaded()
+
+
+def _do_nothing() -> None:
+    """Replaces `on_loaded` when the connection is closed."""
