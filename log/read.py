@@ -28,12 +28,15 @@ class LogReader:
     def __init__(self, log: LogState) -> None:
         self._log = log
 
-    def read(self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one: bool) -> FileRegion | None:
+    def read(
+        self, offset: int, max_bytes: int, *, upper_offset: int, at_least_one: bool, may_wait: bool = True
+    ) -> FileRegion | None:
         """Return the region of one segment that begins with the batch of `offset` and ends below `upper_offset`.
 
         It has at most `max_bytes`, and may end anywhere after the first batch, which is complete. None if there is no
         batch below `upper_offset`, or, unless `at_least_one`, if the first batch does not fit. Raises KafkaError
         OFFSET_OUT_OF_RANGE; CORRUPT_MESSAGE if the bytes are not batches; KAFKA_STORAGE_ERROR if the disk fails.
+        Raises ColdReadError if what it has to read is on the disk only, unless it `may_wait` for the disk.
         """
         log = self._log
         end_offset = log.log_end_offset
@@ -47,7 +50,7 @@ class LogReader:
                 if offset == end_offset:
                     self.add_end_hint()
                 return None
-            return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one)
+            return self._read(offset, max_bytes, min(upper_offset, end_offset), at_least_one, may_wait)
         except OSError as error:
             raise self._unreadable(error) from error
 
@@ -56,14 +59,16 @@ class LogReader:
         log = self._log
         log.active.add_hint(log.log_end_offset, log.active.size_bytes)
 
-    def _read(self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool) -> FileRegion | None:
+    def _read(
+        self, offset: int, max_bytes: int, upper_offset: int, at_least_one: bool, may_wait: bool
+    ) -> FileRegion | None:
         log = self._log
         index = len(log.bases) - 1
         if offset < log.bases[index]:
             index = bisect_right(log.bases, offset) - 1
         while True:
             segment = log.segments[index]
-            position = segment.locate(offset)
+            position = segment.locate(offset, may_wait=may_wait)
             if position >= 0:
                 break
             index += 1
@@ -74,7 +79,7 @@ class LogReader:
         ):
             end = segment.size_bytes
         else:
-            end = segment.locate(upper_offset)
+            end = segment.locate(upper_offset, may_wait=may_wait)
             if end < 0:
                 end = segment.size_bytes
             if upper_offset <= segment.base_offset:
@@ -83,7 +88,7 @@ class LogReader:
         if available <= 0:
             return None
         if available > max_bytes:
-            first_batch_bytes, last_offset = segment.batch_at(position)
+            first_batch_bytes, last_offset = segment.batch_at(position, may_wait=may_wait)
             if max_bytes < first_batch_bytes and not at_least_one:
                 return None
             if max_bytes <= first_batch_bytes:

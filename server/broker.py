@@ -44,6 +44,7 @@ from odradek.server.config import BrokerConfig, Listener
 from odradek.server.dispatch import Dispatch
 from odradek.server.environment import Environment
 from odradek.server.event_log.request_log import RequestLog
+from odradek.server.fetching.cold_reads import ColdReads
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.listeners import BrokerListeners, ListenError
@@ -367,6 +368,7 @@ class Broker:
         return Services(
             apis=served_apis(in_cluster=membership.in_cluster),
             cluster=membership.cluster,
+            cold_reads=ColdReads(environment.run_read),
             config=config,
             configs=configs,
             controller=controller,

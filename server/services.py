@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from odradek.server.coordinators.interfaces import MarkerWriter, TransactionVerification
     from odradek.server.coordinators.remote_verification import RemoteCoordinators
     from odradek.server.coordinators.transactions import TransactionCoordinatorRuntime
+    from odradek.server.fetching.cold_reads import ColdReads
     from odradek.server.fetching.readers import Readers
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.handlers.api_versions import ApiVersionsServices
@@ -148,6 +149,7 @@ class Services:
         apis: "Mapping[int, Api]",
         client_metrics_configs: "EntityConfigs",
         cluster: "ClusterParts | None",
+        cold_reads: "ColdReads",
         config: "BrokerConfig",
         configs: "BrokerConfigs",
         controller: "Controller",
@@ -175,6 +177,7 @@ class Services:
         self.apis = apis
         self.client_metrics_configs = client_metrics_configs
         self.cluster = cluster
+        self.cold_reads = cold_reads
         self.config = config
         self.configs = configs
         self.controller = controller

@@ -13,7 +13,14 @@ from array import array
 from bisect import bisect_right
 from typing import Any, ClassVar
 
-from odradek.log.storage.filesystem import File, FileSystem, is_exhausted, remove_if_exists, write_atomically
+from odradek.log.storage.filesystem import (
+    ColdReadError,
+    File,
+    FileSystem,
+    is_exhausted,
+    remove_if_exists,
+    write_atomically,
+)
 
 _BLOCK_ENTRIES = 512
 _PENDING_ENTRIES = 256
@@ -221,6 +228,13 @@ class SparseIndex:
             self._block = b""
             raise OSError(f"index {self.path} is shorter than its entries: another process has truncated it")
 
+    def _require_cached(self) -> None:
+        """Raise ColdReadError if the entries of the file are on the disk only, as far as samples show."""
+        if self.count and self._written:
+            file, size_bytes = self._open(), self._written * self.entry.size
+            if not file.is_cached(0, size_bytes):
+                raise ColdReadError(file, 0, size_bytes)
+
     def _open(self) -> File:
         return self._fs.open(self.path, create=True)
 
@@ -269,8 +283,11 @@ class OffsetIndex(SparseIndex):
         else:
             del self._pending_keys[:]
 
-    def floor_position(self, offset: int) -> int:
-        """Return the position where a scan for `offset` starts: that of the last entry at or below it, or 0."""
+    def floor_position(self, offset: int, *, may_wait: bool = True) -> int:
+        """Return the position where a scan for `offset` starts: that of the last entry at or below it, or 0.
+
+        Raises ColdReadError if the file is needed and on the disk only, unless it `may_wait` for the disk.
+        """
         target = offset - self.base_offset
         keys = self._pending_keys
         if keys and keys[0] <= target:
@@ -282,6 +299,8 @@ class OffsetIndex(SparseIndex):
             keys = self._block_keys
             if keys[0] <= target < keys[-1]:
                 return _second_field(block, bisect_right(keys, target) * 8 - 4)
+        if not may_wait:
+            self._require_cached()
         slot = self._floor_slot(target, 0)
         return self.get(slot)[1] if slot >= 0 else 0
 

@@ -5,7 +5,7 @@ files.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -239,13 +239,16 @@ class Segment:
 
     # Reading
 
-    def locate(self, offset: int) -> int:
-        """Return the position of the first batch whose last offset is at or above `offset`; -1 if there is none."""
+    def locate(self, offset: int, *, may_wait: bool = True) -> int:
+        """Return the position of the first batch whose last offset is at or above `offset`; -1 if there is none.
+
+        Raises ColdReadError if index or batches are on the disk only, unless it `may_wait` for the disk.
+        """
         position = self.hints.get(offset)
         if position is not None:
             return position if position < self.size_bytes else -1
-        floor = self.floor_position(offset)
-        position = self._scan(offset, floor)
+        floor = self.floor_position(offset, may_wait=may_wait)
+        position = self._scan(offset, floor, may_wait=may_wait)
         end = position if position >= 0 else self.size_bytes
         if end - floor > _LONG_SCAN_BYTES and self._lacks_entries(floor, end):
             self._repair_once("entries are missing")
@@ -261,22 +264,23 @@ class Segment:
                 return True
         return False
 
-    def floor_position(self, offset: int) -> int:
+    def floor_position(self, offset: int, *, may_wait: bool = True) -> int:
         """Return the position where a search for `offset` starts: all batches before it end below `offset`.
 
         The index entry is compared with the batch it points to, so that a damaged index is detected and rebuilt.
+        Raises ColdReadError unless it `may_wait` for the disk.
         """
-        position = self.offset_index.floor_position(offset)
-        if position == 0 or self._is_floor(position, offset):
+        position = self.offset_index.floor_position(offset, may_wait=may_wait)
+        if position == 0 or self._is_floor(position, offset, may_wait=may_wait):
             return position
         self._repair_once(f"the entry for offset {offset} points to position {position}, where no such batch starts")
         position = self.offset_index.floor_position(offset)
         return position if self._is_floor(position, offset) else 0
 
-    def _is_floor(self, position: int, offset: int) -> bool:
+    def _is_floor(self, position: int, offset: int, *, may_wait: bool = True) -> bool:
         if not 0 <= position <= self.size_bytes - RECORD_BATCH_OVERHEAD:
             return False
-        head = self.file.pread(position, HEADER_START.size)
+        head = self._pread(may_wait)(position, HEADER_START.size)
         if len(head) < HEADER_START.size:
             return False
         base_offset, length, _, magic, _, _, last_delta = HEADER_START.unpack(head)
@@ -378,10 +382,14 @@ class Segment:
         self.hints.pop(offset, None)
         self.add_hint(next_offset, position)
 
-    def _scan(self, offset: int, position: int) -> int:
+    def _pread(self, may_wait: bool) -> Callable[[int, int], bytes | bytearray]:
+        return self.file.pread if may_wait else self.file.pread_cached
+
+    def _scan(self, offset: int, position: int, *, may_wait: bool) -> int:
         unpack_from, head_bytes = HEADER_START.unpack_from, HEADER_START.size
-        end, pread = self.size_bytes, self.file.pread
-        chunk, chunk_start = b"", position
+        end, pread = self.size_bytes, self._pread(may_wait)
+        chunk: bytes | bytearray = b""
+        chunk_start = position
         while position + head_bytes <= end:
             at = position - chunk_start
             if at + head_bytes > len(chunk):
@@ -396,9 +404,12 @@ class Segment:
             position += LOG_OVERHEAD + length
         return -1
 
-    def batch_at(self, position: int) -> tuple[int, int]:
-        """Return size and last offset of the batch at `position`, from its header. Raises CorruptSegmentError."""
-        head = self.file.pread(position, HEADER_START.size)
+    def batch_at(self, position: int, *, may_wait: bool = True) -> tuple[int, int]:
+        """Return size and last offset of the batch at `position`, from its header.
+
+        Raises CorruptSegmentError, and ColdReadError unless it `may_wait` for the disk.
+        """
+        head = self._pread(may_wait)(position, HEADER_START.size)
         if len(head) < HEADER_START.size:
             raise CorruptSegmentError(f"{self.path(LOG_SUFFIX)} ends before position {position + HEADER_START.size}")
         base_offset, length, _, _, _, _, last_delta = HEADER_START.unpack(head)

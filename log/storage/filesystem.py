@@ -95,6 +95,16 @@ def storage_error(directory: str, message: str, error: OSError) -> ShortageError
     return ExhaustedError(directory, message) if is_exhausted(error) else LogDirFailure(directory, message)
 
 
+class ColdReadError(Exception):
+    """A part of a file that is to be read without a wait is on the disk only."""
+
+    def __init__(self, file: "File", position: int, size_bytes: int) -> None:
+        super().__init__(f"{file.path} is not in memory at {position}")
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+
+
 class File(Protocol):
     """An open file, read and written at explicit positions."""
 
@@ -107,6 +117,10 @@ class File(Protocol):
 
     def pread(self, position: int, size_bytes: int) -> bytes:
         """Read `size_bytes` bytes from `position`; fewer only at the end of the file."""
+        ...
+
+    def pread_cached(self, position: int, size_bytes: int) -> bytes | bytearray:
+        """Read as `pread`, without a wait for the disk. Raises ColdReadError."""
         ...
 
     def read_into(self, position: int, buffer: memoryview) -> int:
@@ -312,6 +326,16 @@ class OsFile:
                 pieces.append(data)
                 remaining -= len(data)
             return b"".join(pieces)
+        return data
+
+    def pread_cached(self, position: int, size_bytes: int) -> bytes | bytearray:
+        data = bytearray(size_bytes)
+        with memoryview(data) as buffer:
+            count = self.read_cached(position, buffer)
+        if count < size_bytes:
+            if position + count < self.size_bytes():
+                raise ColdReadError(self, position, size_bytes)
+            del data[count:]
         return data
 
     def read_into(self, position: int, buffer: memoryview) -> int:

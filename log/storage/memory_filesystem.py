@@ -144,6 +144,9 @@ class MemoryFile:
     def pread(self, position: int, size_bytes: int) -> bytes:
         return self._node.content.read(position, size_bytes)
 
+    def pread_cached(self, position: int, size_bytes: int) -> bytes:
+        return self.pread(position, size_bytes)
+
     def read_into(self, position: int, buffer: memoryview) -> int:
         data = self.pread(position, len(buffer))
         buffer[: len(data)] = data

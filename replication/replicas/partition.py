@@ -361,6 +361,7 @@ class Partition:
         at_least_one: bool = True,
         current_leader_epoch: int = NO_EPOCH,
         leader_only: bool = True,
+        may_wait: bool = True,
     ) -> FileRegion | None:
         """Return the records from `offset` on that consumers may read: below the high watermark or last stable offset.
 
@@ -369,7 +370,7 @@ class Partition:
 
         None if there are no records, or if the first batch does not fit and `at_least_one` is not set. Raises
         KafkaError: as `readable_log`, OFFSET_OUT_OF_RANGE (NOT_LEADER_OR_FOLLOWER above the log end, if another broker
-        may lead), KAFKA_STORAGE_ERROR.
+        may lead), KAFKA_STORAGE_ERROR. Raises ColdReadError as `LogReader.read`.
         """
         log = self._leader_log
         if log is None or current_leader_epoch not in (NO_EPOCH, self.leader_epoch):
@@ -380,7 +381,9 @@ class Partition:
         else:
             upper_offset = state.last_stable_offset if isolation_level else state.high_watermark
         try:
-            return log.read(offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one)
+            return log.read(
+                offset, max_bytes, upper_offset=upper_offset, at_least_one=at_least_one, may_wait=may_wait
+            )
         except (LogDirFailure, ShortageError) as failure:
             self._on_failure(failure)
             raise

@@ -5,6 +5,7 @@
 - `requested_partitions`: the partitions in a request
 - `reader`: the client that fetches
 - `limited_read`: one read of the partitions of a fetch
+- `cold_reads`: records that have to be found on the disk
 - `response_rows`: errors, topics and leaders in a response
 - `read_rights`: the topics that a consumer may read
 - `session_watch`: the partitions that a follower's fetch reads

@@ -8,6 +8,7 @@ list aborted transactions (KIP-98).
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from odradek.log.storage.filesystem import ColdReadError
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.fetch import (
     FetchResponseAbortedTransaction,
@@ -17,6 +18,7 @@ from odradek.protocol.messages.fetch import (
 from odradek.protocol.schema import rows
 from odradek.replication.replicas.leader_state import NEVER
 from odradek.replication.replicas.partition import READ_COMMITTED, Partition
+from odradek.server.fetching.cold_reads import ColdReads
 from odradek.server.fetching.purgatory import PartitionWatch
 from odradek.server.fetching.reader import FetchReader
 
@@ -70,12 +72,13 @@ class LimitedRead:
     find_cause: returns the error to report for an error raised by a read
     fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
         records the follower's progress
+    cold_reads: reads what is on the disk only; None if the fetch waits for the disk instead
     previous_ms: the time of the follower's fetch before that one on the same connection, or in the same session
     is_urgent: the response is sent without waiting for more bytes
     """
 
     __slots__ = (
-        "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_previous_ms", "_reader",
+        "_cold_reads", "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_previous_ms", "_reader",
         "_remaining_bytes", "_sent", "_version", "ends", "finds_ends", "has_failed", "is_urgent", "read_bytes", "rows",
     )  # fmt: skip
 
@@ -88,8 +91,10 @@ class LimitedRead:
         find_cause: Cause,
         fetched_ms: int | None = None,
         previous_ms: int = NEVER,
+        cold_reads: ColdReads | None = None,
     ) -> None:
         self._version = version
+        self._cold_reads = cold_reads
         self._reader = reader
         self._isolation_level = reader.isolation_level
         self._fetched_ms = fetched_ms
@@ -206,14 +211,20 @@ class LimitedRead:
         if follower >= 0 and partition.is_throttled(follower):
             return row, 0
         max_bytes = min(requested.max_bytes, max(0, self._remaining_bytes))
-        region = partition.read(
-            requested.fetch_offset,
-            max_bytes,
-            isolation_level=self._isolation_level,
-            at_least_one=self.read_bytes == 0,
-            current_leader_epoch=requested.current_leader_epoch,
-            leader_only=leader_only,
-        )
+        try:
+            region = partition.read(
+                requested.fetch_offset,
+                max_bytes,
+                isolation_level=self._isolation_level,
+                at_least_one=self.read_bytes == 0,
+                current_leader_epoch=requested.current_leader_epoch,
+                leader_only=leader_only,
+                may_wait=self._cold_reads is None,
+            )
+        except ColdReadError as wanted:
+            assert self._cold_reads is not None
+            self._cold_reads.begin(partition, wanted)
+            return row, 0
         if region is None:
             if self.read_bytes and requested.fetch_offset < self._find_upper_offset(log):
                 self.is_urgent = True
@@ -280,10 +291,10 @@ def _make_aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransa
     return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
-def measure_available(target: FetchTarget, reader: FetchReader) -> tuple[int, bool]:
+def measure_available(target: FetchTarget, reader: FetchReader, cold_reads: ColdReads) -> tuple[int, bool]:
     """Return the number of bytes that a target has for its fetch, and whether the response is urgent.
 
-    Raises KafkaError like `Partition.read`.
+    0 while `cold_reads` has to find them on the disk. Raises KafkaError like `Partition.read`.
     """
     requested, partition, leader_only = target.requested, target.partition, reader.leader_only
     log = partition.readable_log(requested.current_leader_epoch, leader_only=leader_only)
@@ -296,14 +307,19 @@ def measure_available(target: FetchTarget, reader: FetchReader) -> tuple[int, bo
             return 0, True
     if reader.follower >= 0 and partition.is_throttled(reader.follower):
         return 0, False
-    region = partition.read(
-        requested.fetch_offset,
-        requested.max_bytes,
-        isolation_level=reader.isolation_level,
-        at_least_one=True,
-        current_leader_epoch=requested.current_leader_epoch,
-        leader_only=leader_only,
-    )
+    try:
+        region = partition.read(
+            requested.fetch_offset,
+            requested.max_bytes,
+            isolation_level=reader.isolation_level,
+            at_least_one=True,
+            current_leader_epoch=requested.current_leader_epoch,
+            leader_only=leader_only,
+            may_wait=False,
+        )
+    except ColdReadError as wanted:
+        cold_reads.begin(partition, wanted)
+        return 0, False
     if region is None:
         return 0, False
     return region.size_bytes, region.file is not log.state.active.file

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from random import Random
 
-from odradek.log.storage.filesystem import File, Piece
+from odradek.log.storage.filesystem import ColdReadError, File, Piece
 from odradek.log.storage.memory_filesystem import MemoryFile, MemoryFileSystem, MemoryNode, SimulatedCrash
 
 EPOCH_MS = 1_800_000_000_000
@@ -26,6 +26,11 @@ class SimulatedFile(MemoryFile):
     def pread(self, position: int, size_bytes: int) -> bytes:
         self._fs.before_read(self.path)
         return self._node.content.read(position, size_bytes)
+
+    def pread_cached(self, position: int, size_bytes: int) -> bytes:
+        if not self._fs.finds_in_memory():
+            raise ColdReadError(self, position, size_bytes)
+        return self.pread(position, size_bytes)
 
     def read_cached(self, position: int, buffer: memoryview) -> int:
         return self.read_into(position, buffer) if self._fs.finds_in_memory() else 0

@@ -7,7 +7,8 @@ import pytest
 
 from odradek.log.segments.segment import Segment
 from odradek.log.segments.segment_files import CorruptSegmentError
-from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.storage.filesystem import ColdReadError
+from odradek.log.storage.memory_filesystem import MemoryFile, MemoryFileSystem
 from odradek.log.tests.support import config
 from odradek.protocol.records import build_batch
 
@@ -110,6 +111,41 @@ def test_locate(fs: MemoryFileSystem, interval_bytes):
         assert segment.next_offset() == offset
         segment.seal()
         segment = make(fs, interval_bytes=interval_bytes, fresh=False)
+
+
+def test_a_search_that_may_not_wait_asks_for_index_and_headers(fs: MemoryFileSystem, monkeypatch):
+    written = make(fs, interval_bytes=100)
+    sizes = [put(written, BASE + number) for number in range(600)]
+    written.seal()
+    segment = make(fs, fresh=False)
+    loaded: set[tuple[str, int]] = set()
+    pread = MemoryFile.pread
+
+    def pread_cached(file, position, size_bytes):
+        if (file.path, position) not in loaded:
+            raise ColdReadError(file, position, size_bytes)
+        return pread(file, position, size_bytes)
+
+    monkeypatch.setattr(MemoryFile, "pread_cached", pread_cached)
+    monkeypatch.setattr(MemoryFile, "is_cached", lambda file, position, size: (file.path, position) in loaded)
+    wanted = []
+    position = None
+    while position is None:
+        try:
+            position = segment.locate(BASE + 400, may_wait=False)
+        except ColdReadError as error:
+            wanted.append((error.file.path.rpartition(".")[2], error.position, error.size_bytes))
+            loaded.add((error.file.path, error.position))
+    assert position == sum(sizes[:400])
+    index_bytes = fs.size_bytes("/d/00000000000000000100.index")
+    assert wanted[0] == ("index", 0, index_bytes)
+    assert {kind for kind, _, _ in wanted[1:]} == {"log"}
+    assert len(wanted) <= 4
+    with pytest.raises(ColdReadError):
+        segment.batch_at(0, may_wait=False)
+    assert segment.batch_at(0) == (sizes[0], BASE)
+    assert segment.locate(BASE + 20) == sum(sizes[:20])
+    assert not segment.is_repaired
 
 
 def test_hints_are_used_and_few(fs: MemoryFileSystem):

@@ -10,7 +10,14 @@ import pytest
 
 from odradek.log.storage import file_lock, filesystem, syncfs
 from odradek.log.storage.file_lock import LockedError
-from odradek.log.storage.filesystem import File, FileSystem, OsFileSystem, remove_if_exists, write_atomically
+from odradek.log.storage.filesystem import (
+    ColdReadError,
+    File,
+    FileSystem,
+    OsFileSystem,
+    remove_if_exists,
+    write_atomically,
+)
 from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCrash
 
 
@@ -114,6 +121,8 @@ def test_reads_that_do_not_wait_for_the_disk(place):
     assert file.read_cached(5, buffer) == 300
     assert buffer == (bytes(range(256)) * 2)[5:305]
     assert file.read_cached(256 * 1024 - 3, buffer) == 3
+    assert file.pread_cached(5, 300) == (bytes(range(256)) * 2)[5:305]
+    assert file.pread_cached(256 * 1024 - 3, 9) == b"\xfd\xfe\xff"
     assert file.is_cached(7, 0)
 
 
@@ -144,6 +153,11 @@ def test_a_part_on_the_disk_is_found_by_samples_and_loaded(cold_file):
     assert not file.is_cached(699_999, 10)
     assert not file.is_cached(200_000, 800_000), "both ends are in memory"
     assert file.read_cached(290_000, memoryview(bytearray(10_001))) == 0
+    with pytest.raises(ColdReadError) as raised:
+        file.pread_cached(290_000, 10_001)
+    assert (raised.value.file, raised.value.position, raised.value.size_bytes) == (file, 290_000, 10_001)
+    assert file.pread_cached(290_000, 10_000) == bytes(10_000)
+    assert file.pread_cached((1 << 20) - 5, 10) == bytes(5), "the end of the file is no wait"
     assert not waits
     file.load(290_000, 400_000)
     assert waits[0] == 290_000

@@ -388,9 +388,9 @@ def measured(monkeypatch):
     """The indexes of the partitions that were measured, in order."""
     indexes = []
 
-    def note(target, reader):
+    def note(target, reader, cold_reads):
         indexes.append(target.requested.index)
-        return measure_available(target, reader)
+        return measure_available(target, reader, cold_reads)
 
     monkeypatch.setattr(handler, "measure_available", note)
     return indexes

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from odradek.replication.replicas.partition import Partition
     from odradek.replication.replicas.replica_manager import ReplicaManager
     from odradek.server.config import BrokerConfig
+    from odradek.server.fetching.cold_reads import ColdReads
     from odradek.server.fetching.readers import Readers
     from odradek.server.fetching.session_cache import FetchSessionCache
     from odradek.server.quotas.charge import RequestCharge
@@ -109,6 +110,7 @@ FirstReadSteps = Generator[None, None, FetchResponse | None]
 class FetchServices(Protocol):
     """The parts of a broker that Fetch needs."""
 
+    cold_reads: "ColdReads"
     completions: "RetryQueue"
     config: "BrokerConfig"
     fetch_sessions: "FetchSessionCache"
@@ -362,9 +364,9 @@ class _Fetch:
         self._end_watches()
         return (yield from self._respond_in_steps(read))
 
-    def _read_again(self) -> ReadSteps:
+    def _read_again(self, *, may_wait: bool) -> ReadSteps:
         """Read all partitions once more, and return the response."""
-        read = self._make_read()
+        read = self._make_read(may_wait=may_wait)
         if self.watch is not None:
             yield from self._read_unsettled(read)
             yield from self._refuse_in_steps(read)
@@ -470,9 +472,9 @@ class _Fetch:
 
     def _try_complete(self) -> "Reply[FetchResponse] | None":
         if self._is_superseded():
-            return self._complete()
+            return self._complete(may_wait=False)
         if not self._find_few_targets():
-            return self._complete() if self._has_enough_available() else None
+            return self._complete(may_wait=False) if self._has_enough_available() else None
         read = self._make_read()
         self._read(read, self.targets)
         self._add_refused(read, 0, len(self.refused))
@@ -506,7 +508,7 @@ class _Fetch:
         for _ in range(min(len(changed), PARTITIONS_PER_STEP)):
             target, _ = changed.popitem()
             try:
-                size_bytes, is_urgent = measure_available(target, self.reader)
+                size_bytes, is_urgent = measure_available(target, self.reader, self.services.cold_reads)
             except KafkaError:
                 return True
             self.available_bytes += size_bytes - target.available_bytes
@@ -523,11 +525,12 @@ class _Fetch:
             traffic.expired_follower_fetches += 1
         else:
             traffic.expired_fetches += 1
-        return self._complete()
+        return self._complete(may_wait=True)
 
-    def _complete(self) -> "Reply[FetchResponse]":
+    def _complete(self, *, may_wait: bool) -> "Reply[FetchResponse]":
         """Return the response with the records available now, or a Deferred of it.
 
+        may_wait: for records that are on the disk only; otherwise the next fetch gets them
         A fetch that another one has superseded reads nothing: the targets of their session have the available bytes
         that the other one has counted.
         """
@@ -535,11 +538,11 @@ class _Fetch:
             return self._refuse_superseded(self.session)
         if self.watch is not None:
             if len(self.watch.unsettled) > PARTITIONS_PER_STEP:
-                return self.services.slices.run(self._read_again())
+                return self.services.slices.run(self._read_again(may_wait=may_wait))
             self._find_targets(self._forget_targets().items())
         elif len(self.targets) + len(self.refused) > PARTITIONS_PER_STEP:
-            return self.services.slices.run(self._read_again())
-        read = self._make_read()
+            return self.services.slices.run(self._read_again(may_wait=may_wait))
+        read = self._make_read(may_wait=may_wait)
         self._read(read, self.targets)
         self._add_refused(read, 0, len(self.refused))
         return self._respond(read)
@@ -641,10 +644,19 @@ class _Fetch:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def _make_read(self, fetched_ms: int | None = None, previous_ms: int = NEVER) -> LimitedRead:
-        names_all = self.session is None
+    def _make_read(
+        self, fetched_ms: int | None = None, previous_ms: int = NEVER, *, may_wait: bool = False
+    ) -> LimitedRead:
+        """Return a read, which `may_wait` for the disk at the end of the fetch's wait: then it gets all records."""
         return LimitedRead(
-            self.version, self.reader, self.max_bytes, names_all, self._find_cause, fetched_ms, previous_ms
+            self.version,
+            self.reader,
+            self.max_bytes,
+            self.session is None,
+            self._find_cause,
+            fetched_ms,
+            previous_ms,
+            None if may_wait or self.request.max_wait_ms <= 0 else self.services.cold_reads,
         )
 
     def _make_first_read(self) -> LimitedRead:

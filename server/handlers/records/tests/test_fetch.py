@@ -11,6 +11,8 @@ from twisted.internet.task import Clock
 
 from odradek.log.segments.tests.test_transaction_index import calls_of
 from odradek.log.segments.transaction_index import AbortedTransaction
+from odradek.log.storage.filesystem import ColdReadError
+from odradek.log.storage.memory_filesystem import MemoryFile
 from odradek.protocol.errors import ErrorCode, KafkaError
 from odradek.protocol.messages.delete_topics import DeleteTopicsRequest
 from odradek.protocol.messages.fetch import (
@@ -25,6 +27,7 @@ from odradek.replication.metadata.store import run_now
 from odradek.replication.replicas.partition import READ_COMMITTED
 from odradek.replication.tests.support import Cluster
 from odradek.server.config import BrokerConfig
+from odradek.server.fetching.cold_reads import ColdReads
 from odradek.server.fetching.purgatory import CompletionQueue
 from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.handlers.records.fetch import ENDED_INPUT_WAIT_MS, fetch
@@ -43,7 +46,9 @@ class World:
     def __init__(self):
         self.clock = Clock()
         self.cluster = Cluster()
+        self.disk_reads = []
         self.services = SimpleNamespace(
+            cold_reads=ColdReads(lambda work, done: self.disk_reads.append((work, done))),
             config=BrokerConfig({}),
             replicas=self.cluster.replicas,
             metadata=self.cluster.image,
@@ -131,6 +136,113 @@ def errors(response):
 @pytest.fixture
 def world():
     return World()
+
+
+# -- records on the disk -------------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Files that are on the disk only, by a part of their paths, until they are read with a wait or in a thread."""
+
+    def __init__(self, world, monkeypatch):
+        self.cold = set()
+        self.waits = 0
+        self._world = world
+        pread = MemoryFile.pread
+
+        def is_cold(file):
+            return any(part in file.path for part in self.cold)
+
+        def pread_cached(file, position, size_bytes):
+            if is_cold(file):
+                raise ColdReadError(file, position, size_bytes)
+            return pread(file, position, size_bytes)
+
+        def read(file, position, size_bytes):
+            self.waits += is_cold(file)
+            return pread(file, position, size_bytes)
+
+        monkeypatch.setattr(MemoryFile, "pread_cached", pread_cached)
+        monkeypatch.setattr(MemoryFile, "pread", read)
+        monkeypatch.setattr(MemoryFile, "load", lambda file, position, size_bytes: self.cold.clear())
+
+    def end_read(self, error=None):
+        """End the read in a thread."""
+        ((work, done),) = self._world.disk_reads
+        self._world.disk_reads.clear()
+        if error is None:
+            work()
+        done(error)
+
+
+@pytest.fixture
+def disk(world, monkeypatch):
+    return Disk(world, monkeypatch)
+
+
+def append_cold(world, disk):
+    """Append a batch to t-0 that no reader expects, and that is on the disk only. Return its size."""
+    size = world.append("t")
+    world.partition("t").log.segments[0].hints.clear()
+    disk.cold.add("/t-0/")
+    return size
+
+
+def test_a_fetch_waits_until_a_thread_has_read_what_it_needs_to_find_the_records(world, disk):
+    world.create("t")
+    size = append_cold(world, disk)
+    _, answers = world.park(("t", 0, 0))
+    disk.end_read()
+    assert sizes(answers[0]) == [size]
+    assert disk.waits == 0
+    assert world.is_idle()
+
+
+def test_partitions_on_the_disk_do_not_delay_the_records_of_others(world, disk):
+    world.create("t")
+    world.create("u")
+    size = append_cold(world, disk)
+    other_size = world.append("u")
+    assert sizes(world.fetch(("t", 0, 0), ("u", 0, 0))) == [0, other_size]
+    disk.end_read()
+    assert sizes(world.fetch(("t", 0, 0), ("u", 0, 0))) == [size, other_size]
+    assert disk.waits == 0
+
+
+def test_several_fetches_wait_for_one_read(world, disk):
+    world.create("t")
+    size = append_cold(world, disk)
+    parked = [world.park(("t", 0, 0))[1] for _ in range(3)]
+    disk.end_read()
+    assert [sizes(answers[0]) for answers in parked] == [[size]] * 3
+
+
+def test_at_the_end_of_its_wait_a_fetch_returns_the_records_that_are_on_the_disk(world, disk):
+    world.create("t")
+    size = append_cold(world, disk)
+    _, answers = world.park(("t", 0, 0))
+    disk.end_read(OSError(errno.EIO, "the disk fails"))
+    assert answers == []
+    world.clock.advance(0.5)
+    assert sizes(answers[0]) == [size]
+    assert disk.waits > 0
+
+
+def test_a_fetch_without_a_wait_returns_the_records_that_are_on_the_disk(world, disk):
+    world.create("t")
+    size = append_cold(world, disk)
+    assert sizes(world.fetch(("t", 0, 0), max_wait_ms=0)) == [size]
+    assert not world.disk_reads
+
+
+def test_a_fetch_of_a_lost_connection_ends_before_the_read_for_it(world, disk):
+    world.create("t")
+    append_cold(world, disk)
+    deferred, answers = world.park(("t", 0, 0))
+    deferred.cancel()
+    disk.end_read()
+    assert len(answers) == 1
+    assert world.is_idle()
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------
