@@ -482,18 +482,22 @@ class _Loader:
         Batches after such a gap must be removed, or a replica with a gap could become leader. Only gaps that compaction
         left are kept, which are below the compacted offset: a follower's segment begins where its last one ends, also
         if its first batch follows a gap of the leader's log. The exception is a gap that no segment can span, before
-        which the last one is synced. Compaction leaves no zeros. Batches below the log's start are deleted.
+        which the last one is synced. Without a batch after it the gap is not kept: the disk may have refused the batch.
+        Compaction leaves no zeros. Batches below the log's start are deleted.
         """
         end_offset = segment.next_offset()
         if not later or end_offset >= later[0].base_offset:
             return False
         if has_trailing_zeros:
             return True
-        distance = later[0].base_offset - end_offset
-        if later[0].base_offset <= max(self.cleaned_to, log_start_offset) or distance > MAX_RELATIVE_OFFSET + 1:
+        if later[0].base_offset <= max(self.cleaned_to, log_start_offset):
             return False
         first = next((header for _, header in later[0].headers()), None)
-        if first is None or first.base_offset != later[0].base_offset:
+        if first is None:
+            return True
+        if later[0].base_offset - end_offset > MAX_RELATIVE_OFFSET + 1:
+            return False
+        if first.base_offset != later[0].base_offset:
             return True
         return first.last_offset - end_offset <= MAX_RELATIVE_OFFSET
 

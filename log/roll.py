@@ -59,6 +59,28 @@ class SegmentRoller:
         logger.debug("rolled segment directory=%s base_offset=%d", log.directory, base_offset)
         return segment
 
+    def revert_far_roll(self) -> None:
+        """Continue with the last segment, if the batch for which a far one was begun was refused.
+
+        The files of the far segment are removed. If there is no space for that, recovery removes them, or the next roll
+        at their offset replaces them. Raises LogDirFailure.
+        """
+        log, base_offset = self._state, self._state.active.base_offset
+        if base_offset <= log.log_end_offset:
+            return
+        log.segments.pop()
+        log.bases.pop()
+        log.active = log.segments[-1]
+        log.unsynced_segments.pop()
+        log.unwritten_snapshots = [one for one in log.unwritten_snapshots if one.offset != base_offset]
+        log.unsynced_paths.discard(log.producer_state.snapshot_path(base_offset))
+        try:
+            log.unless_full(lambda: log.producer_state.revert_to(log.log_end_offset))
+            log.unless_full(lambda: remove_segment_files(log.fs, log.directory, base_offset))
+        except OSError as error:
+            raise log.fail("roll", error) from error
+        logger.debug("reverted roll directory=%s base_offset=%d", log.directory, base_offset)
+
     def _snapshot_producers(self, base_offset: int) -> None:
         log, state = self._state, self._state.producer_state
         state.end_offset = base_offset

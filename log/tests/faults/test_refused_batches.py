@@ -1,0 +1,86 @@
+"""Batches that the disk refused: they leave the log as it was, also across a crash."""
+
+import errno
+
+import pytest
+
+from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.tests.support import NOW_MS, append, idempotent, open_log, read_all
+from odradek.protocol.records import build_batch
+
+FAR = [1 << 31, (1 << 31) + 1, 1 << 40]
+"""First offsets of a batch of two records that no segment with a batch at offset 0 can contain."""
+
+
+def follow(log: PartitionLog, offset: int, *values: bytes, epoch: int = 0) -> None:
+    records = [(NOW_MS, b"k", value, ()) for value in values]
+    log.append_as_follower(
+        memoryview(build_batch(records, base_offset=offset, partition_leader_epoch=epoch)), now_ms=NOW_MS
+    )
+
+
+def refuse_far_batch(fs: MemoryFileSystem, offset: int, *, epoch: int = 0) -> PartitionLog:
+    """Return a log with a batch at offset 0 that has refused one at `offset`, for which it had begun a segment."""
+    log = open_log(fs)
+    log.append_as_leader(idempotent(0), leader_epoch=0, now_ms=NOW_MS)
+    fs.fail("write", error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+    with pytest.raises(DiskFullError):
+        follow(log, offset, b"far", b"far", epoch=epoch)
+    return log
+
+
+@pytest.mark.parametrize("offset", FAR)
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_refused_far_batch_leaves_the_log_as_it_was(offset: int, epoch: int) -> None:
+    """The next batches were below the base offset of the segment that was begun for it."""
+    fs = MemoryFileSystem()
+    log = refuse_far_batch(fs, offset, epoch=epoch)
+    assert (log.log_end_offset, log.state.bases, log.latest_epoch) == (1, [0], 0)
+    assert not [name for name in fs.list_names(log.directory) if name.startswith(f"{offset:020d}")]
+    for sequence in range(1, 80):
+        produced = idempotent(sequence)
+        assert log.append_as_leader(produced, leader_epoch=2, now_ms=NOW_MS).first_offset == sequence
+    expected = [(number, b"%d" % number) for number in range(80)]
+    assert read_all(log) == expected
+    assert log.state.bases == sorted(log.state.bases)
+    log.flush(0)
+    fs.crash(lose_names=True)
+    again = open_log(fs, is_clean=False)
+    assert read_all(again) == expected
+    assert again.append_as_leader(idempotent(79), leader_epoch=3, now_ms=NOW_MS).is_duplicate
+
+
+@pytest.mark.parametrize("offset", FAR)
+def test_a_refused_far_batch_is_appended_when_there_is_room(offset: int) -> None:
+    fs = MemoryFileSystem()
+    log = refuse_far_batch(fs, offset)
+    follow(log, offset, b"far", b"far")
+    follow(log, offset + 2, b"next")
+    expected = [(0, b"0"), (offset, b"far"), (offset + 1, b"far"), (offset + 2, b"next")]
+    assert read_all(log) == expected
+    assert read_all(open_log(fs, is_clean=False)) == expected
+
+
+@pytest.mark.parametrize("offset", FAR)
+def test_the_segment_of_a_refused_far_batch_may_remain_on_the_disk(offset: int) -> None:
+    """With copy-on-write a full disk has no space for a removal. The log then began at that segment's base offset."""
+    fs = MemoryFileSystem()
+    fs.fail("remove", after=1, error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+    log = refuse_far_batch(fs, offset)
+    assert f"{offset:020d}.log" in fs.list_names(log.directory)
+    append(log, [b"1"], leader_epoch=2)
+    again = open_log(fs, is_clean=False)
+    assert (again.log_end_offset, again.state.bases) == (2, [0])
+    assert read_all(again) == [(0, b"0"), (1, b"1")]
+
+
+@pytest.mark.parametrize("offset", FAR)
+def test_a_segment_that_a_kill_left_before_its_first_batch_is_removed(offset: int) -> None:
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    append(log, [b"0"])
+    log.roller.roll_at(offset, NOW_MS)
+    again = open_log(fs, is_clean=False)
+    assert (again.log_end_offset, again.state.bases) == (1, [0])
