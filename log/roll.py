@@ -138,14 +138,23 @@ class SegmentRoller:
             )
         ):
             if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-                # Recovery cannot distinguish a lost end from a gap of compaction there. Once in 2^31 offsets a sync may
-                # take some milliseconds of the log's thread.
-                segment.file.sync()
+                self._sync_before_gap(segment)
             # Not at the batch if it follows a gap: if its append fails, another batch may begin in the gap.
             base_offset = log.next_base_offset
             is_reachable = last_offset - base_offset <= MAX_RELATIVE_OFFSET
             return self.roll_at(base_offset if is_reachable else first_offset, now_ms)
         return segment
+
+    def _sync_before_gap(self, segment: Segment) -> None:
+        """Sync the last segment: recovery cannot distinguish a lost end from a gap that no segment can span.
+
+        Once in 2^31 offsets this may take some milliseconds of the log's thread. A failure is one of the disk, also for
+        lack of space: unsynced batches may be lost, and the next sync would succeed. Raises LogDirFailure.
+        """
+        try:
+            segment.file.sync()
+        except OSError as error:
+            raise self._state.fail("roll", error) from error
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
         """Return whether segment.ms has passed: by the records' timestamps, or by the clock if the first has none."""

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from odradek.log.partition_log import PartitionLog
-from odradek.log.storage.filesystem import DiskFullError
+from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, append, idempotent, open_log, read_all
 from odradek.protocol.records import build_batch
@@ -84,3 +84,15 @@ def test_a_segment_that_a_kill_left_before_its_first_batch_is_removed(offset: in
     log.roller.roll_at(offset, NOW_MS)
     again = open_log(fs, is_clean=False)
     assert (again.log_end_offset, again.state.bases) == (1, [0])
+
+
+def test_a_failed_sync_before_a_far_segment_is_a_disk_failure() -> None:
+    """A full disk may have lost the unsynced batches, and the next sync would not report it."""
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    append(log, [b"0"])
+    fs.fail("sync", error=errno.ENOSPC)
+    with pytest.raises(LogDirFailure):
+        follow(log, FAR[0], b"far")
+    with pytest.raises(LogDirFailure):
+        log.flush(0)
