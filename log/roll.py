@@ -37,9 +37,12 @@ class SegmentRoller:
     def roll_at(self, base_offset: int, now_ms: int, *, is_doomed: bool = False) -> Segment:
         """Begin a segment at `base_offset`, which is at least `next_base_offset`. Raises OSError.
 
-        `is_doomed`: the active segment is about to be deleted, so its indexes need not be complete.
+        `is_doomed`: the active segment is about to be deleted, so its indexes need not be complete, and a truncation of
+        it need not be durable.
         """
         log = self._state
+        # The file may end in truncated batches, behind which a crash would find the next segment.
+        assert is_doomed or log.unsynced_truncation is None, "the last truncation is not durable"
         if base_offset == log.active.base_offset:
             return log.active
         self._check_descriptors()
