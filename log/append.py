@@ -275,6 +275,8 @@ class Appender:
                 producer_replay.add_batch(log.producer_state, segment, header, None, markers.get(number))
             log.producer_state.end_offset = offset
         except OSError as error:
+            if len(headers) > 1:
+                log.sync_refused_batches()
             raise log.refuse_or_fail("append", error) from error
         log_append_time_ms = now_ms if log.config.message_timestamp_type == "LogAppendTime" else -1
         return AppendInfo(log, first_offset, offset - 1, max_timestamp, log_append_time_ms, size_bytes, False)
@@ -411,6 +413,8 @@ class Appender:
                 log.leader_epochs = before
                 before.dirty = True
                 log.has_unwritten_epochs = False
+            if len(batches) > 1:
+                log.sync_refused_batches()
             raise
 
     def _replicated_batches(

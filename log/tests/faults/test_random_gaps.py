@@ -73,6 +73,7 @@ class RandomLog:
             self.epoch += 1
 
     def roll(self) -> None:
+        self.log.complete_truncation()
         self.log.roll(NOW_MS)
 
     def flush(self) -> None:

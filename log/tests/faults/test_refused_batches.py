@@ -1,13 +1,15 @@
 """Batches that the disk refused: they leave the log as it was, also across a crash."""
 
 import errno
+from random import Random
 
 import pytest
 
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
-from odradek.log.tests.support import NOW_MS, append, idempotent, open_log, read_all
+from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
+from odradek.log.validation.batch import Origin
 from odradek.protocol.records import build_batch
 
 FAR = [1 << 31, (1 << 31) + 1, 1 << 40]
@@ -96,3 +98,52 @@ def test_a_failed_sync_before_a_far_segment_is_a_disk_failure() -> None:
         follow(log, FAR[0], b"far")
     with pytest.raises(LogDirFailure):
         log.flush(0)
+
+
+def kill_power(log: PartitionLog, seed: int) -> list[tuple[int, bytes | None]]:
+    """Lose power, and return the records that the log has then."""
+    fs = log.fs
+    assert isinstance(fs, MemoryFileSystem)
+    fs.crash(Random(seed))
+    return read_all(open_log(fs, log.config, is_clean=False))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_batch_whose_index_entry_was_refused_never_replaces_the_next_one(seed: int) -> None:
+    """It was complete in the file, under the offset and leader epoch of the batch that was appended instead."""
+    fs = MemoryFileSystem()
+    log = open_log(fs, config(internal_segment_bytes=100_000, index_interval_bytes=1))
+    for _ in range(256):
+        append(log, [b"x"])
+    log.flush(0)
+    fs.fail("write", error=errno.ENOSPC, path_contains=".index")
+    with pytest.raises(DiskFullError):
+        append(log, [b"refused"])
+    append(log, [b"next"])
+    assert kill_power(log, seed)[256:] in ([], [(256, b"next")])
+
+
+@pytest.mark.parametrize("is_leader", [True, False])
+@pytest.mark.parametrize("seed", range(20))
+def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool) -> None:
+    """Several batches are one write. A full disk may take the first of them."""
+    fs = MemoryFileSystem()
+    log = open_log(fs)
+    append(log, [b"x"])
+    log.flush(0)
+    refused = b"".join(
+        build_batch([(NOW_MS, b"k", b"refused", ())], base_offset=offset, partition_leader_epoch=0)
+        for offset in (1, 2, 3, 4)
+    )
+    fs.fail("write", error=errno.ENOSPC)
+    with pytest.raises(DiskFullError):
+        if is_leader:
+            log.append_as_leader(memoryview(refused), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
+        else:
+            log.append_as_follower(memoryview(refused), now_ms=NOW_MS)
+    next_epoch = 0 if is_leader else 1
+    append(log, [b"new-one"], leader_epoch=next_epoch)
+    append(log, [b"new-two"], leader_epoch=next_epoch)
+    expected = [(1, b"new-one"), (2, b"new-two")]
+    found = kill_power(log, seed)[1:]
+    assert found == expected[: len(found)]
