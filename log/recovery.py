@@ -147,6 +147,8 @@ class _Loader:
         self._finish_replacements()
         self._read_epochs()
         bases = self._open_segments()
+        if is_clean:
+            self._remove_refused_segment(recovery_point)
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
         self._rebuild_damaged(self.segments[:first], log_start_offset, is_clean=is_clean)
         if not is_clean and bases and self._lacks_first_epochs(max(log_start_offset, bases[0])):
@@ -336,6 +338,18 @@ class _Loader:
                 logger.info("removing incomplete file directory=%s name=%s", self.directory, name)
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
+
+    def _remove_refused_segment(self, end_offset: int) -> None:
+        """Remove an empty segment above the log's end at the clean stop, `end_offset`.
+
+        The disk has refused its first batch, and then its removal.
+        """
+        last = self.segments[-1] if len(self.segments) > 1 else None
+        if last is None or last.size_bytes or last.base_offset <= end_offset:
+            return
+        if self.segments[-2].next_offset() <= end_offset:
+            logger.info("removing empty segment above the log's end file=%s", last.path(LOG_SUFFIX))
+            self._delete([self.segments.pop()])
 
     def _rebuild_damaged(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
         """Rebuild those of `segments` whose indexes are missing or damaged."""

@@ -8,6 +8,7 @@ import pytest
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import DiskFullError, LogDirFailure
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
+from odradek.log.tests.managers import TOPIC_ID, opened, served
 from odradek.log.tests.support import NOW_MS, append, config, idempotent, open_log, read_all
 from odradek.log.validation.batch import Origin
 from odradek.protocol.records import build_batch
@@ -76,6 +77,26 @@ def test_the_segment_of_a_refused_far_batch_may_remain_on_the_disk(offset: int) 
     again = open_log(fs, is_clean=False)
     assert (again.log_end_offset, again.state.bases) == (2, [0])
     assert read_all(again) == [(0, b"0"), (1, b"1")]
+
+
+@pytest.mark.parametrize("offset", FAR)
+def test_the_segment_of_a_refused_far_batch_is_removed_after_a_clean_stop(offset: int) -> None:
+    """The log began at its base offset, and a kill then removed the batches that were appended there."""
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, [b"0"])
+    for operation in ("write", "remove"):
+        fs.fail(operation, error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+    with pytest.raises(DiskFullError):
+        follow(log, offset, b"far", b"far")
+    append(log, [b"1"])
+    manager.close(0)
+    manager = opened(fs, ids={"t": TOPIC_ID})
+    again = served(manager)
+    assert (again.log_end_offset, again.state.bases) == (2, [0])
+    append(again, [b"2"])
+    assert read_all(again) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
 @pytest.mark.parametrize("offset", FAR)
