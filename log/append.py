@@ -105,11 +105,12 @@ class UnexpectedOffsetError(KafkaError):
 class Appender:
     """Appends to one log, as a leader and as a follower, once its last truncation is durable."""
 
-    __slots__ = ("_complete_truncation", "_log", "_segment_for")
+    __slots__ = ("_complete_truncation", "_log", "_revert_far_roll", "_segment_for")
 
     def __init__(self, log: LogState, roller: SegmentRoller, flusher: LogFlusher) -> None:
         self._log = log
         self._segment_for = roller.segment_for
+        self._revert_far_roll = roller.revert_far_roll
         self._complete_truncation = flusher.complete_truncation
 
     def append_as_leader(
@@ -274,6 +275,8 @@ class Appender:
                 producer_replay.add_batch(log.producer_state, segment, header, None, markers.get(number))
             log.producer_state.end_offset = offset
         except OSError as error:
+            if len(headers) > 1:
+                log.sync_refused_batches()
             raise log.refuse_or_fail("append", error) from error
         log_append_time_ms = now_ms if log.config.message_timestamp_type == "LogAppendTime" else -1
         return AppendInfo(log, first_offset, offset - 1, max_timestamp, log_append_time_ms, size_bytes, False)
@@ -318,7 +321,7 @@ class Appender:
                 producer_replay.add_batch(log.producer_state, segment, header, None, marker)
             log.producer_state.end_offset = log.log_end_offset
         except OSError as error:
-            raise log.refuse_or_fail("append", error) from error
+            raise self._refuse_replicated(error) from error
         return AppendInfo(log, first_offset, last_offset, max_timestamp, -1, size_bytes, False)
 
     def _append_apart(
@@ -374,8 +377,18 @@ class Appender:
                 producer_replay.add_batch(log.producer_state, segment, header, None)
             log.producer_state.end_offset = last_offset + 1
         except OSError as error:
-            raise log.refuse_or_fail("append", error) from error
+            raise self._refuse_replicated(error) from error
         return AppendInfo(log, first_offset, last_offset, max_timestamp, -1, size_bytes, False)
+
+    def _refuse_replicated(self, error: OSError) -> KafkaError:
+        """Leave the log as it was before a failed append; return the error to raise.
+
+        If this broker becomes the leader, its first batch begins at the log's end, below a far segment.
+        """
+        refusal = self._log.refuse_or_fail("append", error)
+        if self._log.failure is None:
+            self._revert_far_roll()
+        return refusal
 
     def _write_replicated(
         self,
@@ -400,6 +413,8 @@ class Appender:
                 log.leader_epochs = before
                 before.dirty = True
                 log.has_unwritten_epochs = False
+            if len(batches) > 1:
+                log.sync_refused_batches()
             raise
 
     def _replicated_batches(

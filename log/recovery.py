@@ -147,6 +147,8 @@ class _Loader:
         self._finish_replacements()
         self._read_epochs()
         bases = self._open_segments()
+        if is_clean:
+            self._remove_refused_segment(recovery_point)
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
         self._rebuild_damaged(self.segments[:first], log_start_offset, is_clean=is_clean)
         if not is_clean and bases and self._lacks_first_epochs(max(log_start_offset, bases[0])):
@@ -337,6 +339,18 @@ class _Loader:
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
+    def _remove_refused_segment(self, end_offset: int) -> None:
+        """Remove an empty segment above the log's end at the clean stop, `end_offset`.
+
+        The disk has refused its first batch, and then its removal.
+        """
+        last = self.segments[-1] if len(self.segments) > 1 else None
+        if last is None or last.size_bytes or last.base_offset <= end_offset:
+            return
+        if self.segments[-2].next_offset() <= end_offset:
+            logger.info("removing empty segment above the log's end file=%s", last.path(LOG_SUFFIX))
+            self._delete([self.segments.pop()])
+
     def _rebuild_damaged(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
         """Rebuild those of `segments` whose indexes are missing or damaged."""
         names = set(self.fs.list_names(self.directory))
@@ -482,18 +496,22 @@ class _Loader:
         Batches after such a gap must be removed, or a replica with a gap could become leader. Only gaps that compaction
         left are kept, which are below the compacted offset: a follower's segment begins where its last one ends, also
         if its first batch follows a gap of the leader's log. The exception is a gap that no segment can span, before
-        which the last one is synced. Compaction leaves no zeros. Batches below the log's start are deleted.
+        which the last one is synced. Without a batch after it the gap is not kept: the disk may have refused the batch.
+        Compaction leaves no zeros. Batches below the log's start are deleted.
         """
         end_offset = segment.next_offset()
         if not later or end_offset >= later[0].base_offset:
             return False
         if has_trailing_zeros:
             return True
-        distance = later[0].base_offset - end_offset
-        if later[0].base_offset <= max(self.cleaned_to, log_start_offset) or distance > MAX_RELATIVE_OFFSET + 1:
+        if later[0].base_offset <= max(self.cleaned_to, log_start_offset):
             return False
         first = next((header for _, header in later[0].headers()), None)
-        if first is None or first.base_offset != later[0].base_offset:
+        if first is None:
+            return True
+        if later[0].base_offset - end_offset > MAX_RELATIVE_OFFSET + 1:
+            return False
+        if first.base_offset != later[0].base_offset:
             return True
         return first.last_offset - end_offset <= MAX_RELATIVE_OFFSET
 

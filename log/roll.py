@@ -37,9 +37,12 @@ class SegmentRoller:
     def roll_at(self, base_offset: int, now_ms: int, *, is_doomed: bool = False) -> Segment:
         """Begin a segment at `base_offset`, which is at least `next_base_offset`. Raises OSError.
 
-        `is_doomed`: the active segment is about to be deleted, so its indexes need not be complete.
+        `is_doomed`: the active segment is about to be deleted, so its indexes need not be complete, and a truncation of
+        it need not be durable.
         """
         log = self._state
+        # The file may end in truncated batches, behind which a crash would find the next segment.
+        assert is_doomed or log.unsynced_truncation is None, "the last truncation is not durable"
         if base_offset == log.active.base_offset:
             return log.active
         self._check_descriptors()
@@ -58,6 +61,28 @@ class SegmentRoller:
         self._snapshot_producers(base_offset)
         logger.debug("rolled segment directory=%s base_offset=%d", log.directory, base_offset)
         return segment
+
+    def revert_far_roll(self) -> None:
+        """Continue with the last segment, if the batch for which a far one was begun was refused.
+
+        The files of the far segment are removed. If there is no space for that, recovery removes them, or the next roll
+        at their offset replaces them. Raises LogDirFailure.
+        """
+        log, base_offset = self._state, self._state.active.base_offset
+        if base_offset <= log.log_end_offset:
+            return
+        log.segments.pop()
+        log.bases.pop()
+        log.active = log.segments[-1]
+        log.unsynced_segments.pop()
+        log.unwritten_snapshots = [one for one in log.unwritten_snapshots if one.offset != base_offset]
+        log.unsynced_paths.discard(log.producer_state.snapshot_path(base_offset))
+        try:
+            log.unless_full(lambda: log.producer_state.revert_to(log.log_end_offset))
+            log.unless_full(lambda: remove_segment_files(log.fs, log.directory, base_offset))
+        except OSError as error:
+            raise log.fail("roll", error) from error
+        logger.debug("reverted roll directory=%s base_offset=%d", log.directory, base_offset)
 
     def _snapshot_producers(self, base_offset: int) -> None:
         log, state = self._state, self._state.producer_state
@@ -116,14 +141,23 @@ class SegmentRoller:
             )
         ):
             if last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-                # Recovery cannot distinguish a lost end from a gap of compaction there. Once in 2^31 offsets a sync may
-                # take some milliseconds of the log's thread.
-                segment.file.sync()
+                self._sync_before_gap(segment)
             # Not at the batch if it follows a gap: if its append fails, another batch may begin in the gap.
             base_offset = log.next_base_offset
             is_reachable = last_offset - base_offset <= MAX_RELATIVE_OFFSET
             return self.roll_at(base_offset if is_reachable else first_offset, now_ms)
         return segment
+
+    def _sync_before_gap(self, segment: Segment) -> None:
+        """Sync the last segment: recovery cannot distinguish a lost end from a gap that no segment can span.
+
+        Once in 2^31 offsets this may take some milliseconds of the log's thread. A failure is one of the disk, also for
+        lack of space: unsynced batches may be lost, and the next sync would succeed. Raises LogDirFailure.
+        """
+        try:
+            segment.file.sync()
+        except OSError as error:
+            raise self._state.fail("roll", error) from error
 
     def _is_old(self, segment: Segment, max_timestamp: int, now_ms: int) -> bool:
         """Return whether segment.ms has passed: by the records' timestamps, or by the clock if the first has none."""

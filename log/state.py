@@ -87,7 +87,8 @@ class LogState:
     progress syncs it.
     `unsynced_epoch_at`: from this offset on, leader epochs may be durable in the batches only.
     `has_unwritten_epochs`: all leader epochs are in the batches only, because the checkpoint has none.
-    `unsynced_truncation` is set by a truncation until its result is durable: nothing is appended before.
+    `unsynced_truncation` is set by a truncation, or a refusal of several batches, until its result is durable: nothing
+    is appended before.
 
     `gap_at_end` is set by a truncation into a gap, and outdated after the next append.
     `untouched_end`: log end and size of the last segment when the log was loaded after a clean stop, None after a
@@ -203,6 +204,17 @@ class LogState:
             self.unless_full(self.write_epochs)
         except OSError as error:
             raise self.fail("epoch checkpoint", error) from error
+
+    def sync_refused_batches(self) -> None:
+        """Make the removal of refused batches from the active segment durable before the next append.
+
+        Of several batches the first ones may have been complete in the file. A power loss could restore them in place
+        of the next ones, which may have the same leader epoch, or behind them.
+        """
+        self.untouched_end = None
+        truncation = self.unsynced_truncation = UnsyncedTruncation(self.active, lambda: None)
+        # They contain no offset above the log's end.
+        truncation.has_checkpoints = True
 
     # Leader epochs
 

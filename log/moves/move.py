@@ -180,6 +180,9 @@ class ReplicaMove:
             yield self.unmark
             self.is_marked = False
         yield from self._align()
+        if self.future.has_unsynced_truncation:
+            # The last attempt lacked a resource: for the sync after a truncation, or for several batches.
+            yield from self._flush()
         yield from self._copy(_READ_BYTES)
         if self._unflushed_bytes:
             yield from self._flush()

@@ -451,11 +451,22 @@ class ProducerState:
     def replace(self, earlier: "ProducerState") -> None:
         """Replace the state by that of an earlier offset, to which the log is truncated; remove later snapshots."""
         self._share_producers(earlier)
-        self.end_offset = earlier.end_offset
-        self.last_snapshot_offset = earlier.last_snapshot_offset
-        if self._unsynced_snapshot > self.end_offset:
+        self._set_end_back(earlier.end_offset, earlier.last_snapshot_offset)
+
+    def revert_to(self, end_offset: int) -> None:
+        """Set `end_offset` back to the end of the last batch, and remove the snapshots after it.
+
+        If it raises OSError, only their files remain.
+        """
+        earlier = [offset for offset in self._snapshots if offset <= end_offset]
+        self._set_end_back(end_offset, earlier[-1] if earlier else 0)
+
+    def _set_end_back(self, end_offset: int, last_snapshot_offset: int) -> None:
+        self.end_offset = end_offset
+        self.last_snapshot_offset = last_snapshot_offset
+        if self._unsynced_snapshot > end_offset:
             self._unsynced_snapshot = NO_OFFSET
-        for offset in [one for one in self._snapshots if one > self.end_offset]:
+        for offset in [one for one in self._snapshots if one > end_offset]:
             self._remove_snapshot(offset)
 
     def truncate_fully(self, offset: int) -> None:

@@ -165,35 +165,40 @@ class Segment:
     # Appending
 
     def append(self, pieces: Sequence[Piece], size_bytes: int, last_offset: int, max_timestamp: int) -> None:
-        """Append one batch, given as pieces. If it raises, the segment is unchanged."""
+        """Append one batch, given as pieces. If it raises, the segment is unchanged.
+
+        The batch is written last: one that is refused was never complete in the file, so that a power loss, which may
+        undo the truncation of the file, cannot restore it in place of the next one.
+        """
         if not self._ready:
             self._make_ready()
         position = self.size_bytes
+        bytes_since_entry = self._bytes_since_entry
         try:
-            self.file.write_pieces(position, pieces, size_bytes)
             if max_timestamp > self._max_timestamp:
                 self._max_timestamp = max_timestamp
                 self._offset_of_max_timestamp = last_offset
-            if self._bytes_since_entry > self._index_interval_bytes:
+            if bytes_since_entry > self._index_interval_bytes:
                 self._add_entries(last_offset, position)
-            elif position == 0:
-                self._set_first_timestamp(max_timestamp)
+            self.file.write_pieces(position, pieces, size_bytes)
         except BaseException:
-            self._undo(position, last_offset)
+            self._undo(position, last_offset, bytes_since_entry)
             raise
+        if position == 0:
+            self._set_first_timestamp(max_timestamp)
         self._bytes_since_entry += size_bytes
         self.size_bytes = position + size_bytes
 
     def append_batches(self, pieces: Sequence[Piece], batches: Sequence[tuple[int, int, int]]) -> None:
-        """Append several batches in one write; `batches` contains (size, last offset, max timestamp) of each."""
+        """Append several batches in one write; `batches` contains (size, last offset, max timestamp) of each.
+
+        If it raises, the segment is unchanged; of several batches the first ones may have been complete in the file.
+        """
         if not self._ready:
             self._make_ready()
         start = position = self.size_bytes
         bytes_since_entry = self._bytes_since_entry
-        if position == 0:
-            self._set_first_timestamp(batches[0][2])
         try:
-            self.file.write_pieces(start, pieces, sum(size_bytes for size_bytes, _, _ in batches))
             for size_bytes, last_offset, max_timestamp in batches:
                 if max_timestamp > self._max_timestamp:
                     self._max_timestamp = max_timestamp
@@ -202,10 +207,12 @@ class Segment:
                     self._add_entries(last_offset, position)
                 self._bytes_since_entry += size_bytes
                 position += size_bytes
+            self.file.write_pieces(start, pieces, position - start)
         except BaseException:
-            self._bytes_since_entry = bytes_since_entry
-            self._undo(start, batches[0][1])
+            self._undo(start, batches[0][1], bytes_since_entry)
             raise
+        if start == 0:
+            self._set_first_timestamp(batches[0][2])
         self.size_bytes = position
 
     def _make_ready(self) -> None:
@@ -227,12 +234,14 @@ class Segment:
         self._bytes_since_entry = 0
         self.indexes_full = self.offset_index.is_full or self.time_index.is_full
 
-    def _undo(self, size_bytes: int, first_lost_offset: int) -> None:
+    def _undo(self, size_bytes: int, first_lost_offset: int, bytes_since_entry: int) -> None:
         """Revert a failed append. If that fails as well, recovery does it at the next start."""
+        self._bytes_since_entry = bytes_since_entry
         try:
             self.file.truncate(size_bytes)
             self.offset_index.truncate_to(first_lost_offset)
             self.time_index.truncate_to(first_lost_offset)
+            self.indexes_full = self.offset_index.is_full or self.time_index.is_full
             self._max_timestamp, self._offset_of_max_timestamp = self._find_max_timestamp()
         except OSError:
             self.is_torn = True

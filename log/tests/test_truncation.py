@@ -12,6 +12,7 @@ from odradek.log.tests.support import (
     NOW_MS,
     append,
     config,
+    finish_steps,
     idempotent,
     memory_fs,
     open_log,
@@ -250,3 +251,36 @@ def test_a_batch_that_is_truncated_within_may_be_written_again(is_known: bool) -
     truncate(log, start + 2)
     info = append(log, idempotent(start, 4))
     assert (info.is_duplicate, info.first_offset) == (False, start + 2)
+
+
+def truncated_to_2(fs: MemoryFileSystem) -> PartitionLog:
+    """A log of one segment with a truncation that is not durable."""
+    log = open_log(fs)
+    for _ in range(4):
+        append(log)
+    log.flush(0)
+    finish_steps(log.truncate_in_steps(2, NOW_MS, lambda: None))
+    log.update_high_watermark(2)
+    return log
+
+
+def test_a_segment_begins_only_after_a_durable_truncation() -> None:
+    log = truncated_to_2(MemoryFileSystem())
+    with pytest.raises(AssertionError, match="truncation"):
+        log.roll(NOW_MS)
+    log.complete_truncation()
+    assert log.roll(NOW_MS).base_offset == 2
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_retention_may_delete_a_truncated_segment_before_the_truncation_is_durable(seed: int) -> None:
+    fs = MemoryFileSystem()
+    log = truncated_to_2(fs)
+    log.update_config(config(retention_bytes=0))
+    log.remove_deleted(log.delete_old_segments(NOW_MS))
+    assert (log.log_start_offset, log.log_end_offset, log.has_unsynced_truncation) == (2, 2, True)
+    append(log, [b"new"], leader_epoch=1)
+    assert not log.has_unsynced_truncation
+    fs.crash(Random(seed), lose_names=seed % 2 == 0)
+    again = open_log(fs, is_clean=False, recovery_point=2, log_start_offset=2)
+    assert read_all(again) in ([], [(2, b"new")])

@@ -1,10 +1,12 @@
 """Moves of replicas between log directories."""
 
+import errno
 from typing import Any
 
 import pytest
 
 from odradek.log.background.tasks import run_inline
+from odradek.log.flush import LogFlusher
 from odradek.log.log_manager import LogManager
 from odradek.log.partition_log import PartitionLog
 from odradek.log.storage.filesystem import ShortageError
@@ -476,6 +478,21 @@ def test_a_full_target_disk_delays_the_move():
     assert served(manager) is log
     assert manager.online_directories == [A, B]
     fs.is_full = False
+    run_due(manager, 10_000)
+    threads.run()
+    assert served(manager).log_directory == other(log)
+
+
+def test_batches_that_a_full_target_disk_refused_are_synced_away_in_a_thread(monkeypatch):
+    fs, threads = MemoryFileSystem(), Threads()
+    manager = open_manager(fs, run_in_thread=threads)
+    log = create(manager)
+    future = begin(manager, log)
+    while not future.has_unsynced_truncation:
+        fs.fail("write", error=errno.ENOSPC, path_contains=f"{future.directory}/")
+        threads.run(1)
+    fs.heal()
+    monkeypatch.setattr(LogFlusher, "flush", lambda *arguments: pytest.fail("a sync blocks the reactor"))
     run_due(manager, 10_000)
     threads.run()
     assert served(manager).log_directory == other(log)

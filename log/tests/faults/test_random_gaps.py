@@ -1,17 +1,22 @@
 """Random changes of logs with gaps of the leader's compaction, compared with a list of their batches."""
 
+import errno
+from contextlib import suppress
 from random import Random
 
 import pytest
 
 from odradek.log.partition_log import PartitionLog
+from odradek.log.storage.filesystem import DiskFullError
 from odradek.log.storage.memory_filesystem import MemoryFileSystem
 from odradek.log.tests.support import NOW_MS, batch, config, memory_fs, open_log, read_all, truncate
 from odradek.log.validation.batch import chunk_batches
 from odradek.protocol.records import build_batch
 
 NO_GAP, SMALL, LARGE = (0,), (1, 5, 50), (1 << 29, (1 << 31) - 3, 1 << 31, (1 << 31) + 3)
-CHANGES = (("follow", 10), ("lead", 3), ("truncate", 4), ("roll", 1), ("flush", 1), ("retain", 1), ("kill", 2))
+CHANGES = (
+    ("follow", 10), ("refuse", 2), ("lead", 3), ("truncate", 4), ("roll", 1), ("flush", 1), ("retain", 1), ("kill", 2)
+)  # fmt: skip
 
 
 class RandomLog:
@@ -43,6 +48,14 @@ class RandomLog:
         for chunk in chunk_batches(memoryview(b"".join(batches)), self.rng.choice([1, 2, 64]), 1 << 20):
             self.log.append_as_follower(chunk, now_ms=NOW_MS)
 
+    def refuse(self) -> None:
+        """Follow until the disk refuses a write of batches. The batches of earlier writes are appended."""
+        self.fs.fail("write", error=errno.ENOSPC, path_contains=".log", after=self.rng.choice([1, 1, 2]))
+        with suppress(DiskFullError):
+            self.follow()
+        self.fs.heal()
+        self.expected = [one for one in self.expected if one[0] < self.log.log_end_offset]
+
     def lead(self) -> None:
         value = self.add(self.log.log_end_offset)
         self.log.append_as_leader(batch([value], key=b"k"), leader_epoch=self.epoch, now_ms=NOW_MS)
@@ -60,6 +73,7 @@ class RandomLog:
             self.epoch += 1
 
     def roll(self) -> None:
+        self.log.complete_truncation()
         self.log.roll(NOW_MS)
 
     def flush(self) -> None:
