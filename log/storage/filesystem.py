@@ -23,8 +23,8 @@ Piece = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX = ".tmp"
 _ZERO_CHECK_BYTES = 1 << 20
 _LOAD_BYTES = 131_072
-_SAMPLE_INTERVAL_BYTES = 131_072
-"""The kernel reads ahead and evicts at least this much of a file at once, by default."""
+_SAMPLE_INTERVAL_BYTES = 524_288
+"""Each sample takes a microsecond. Pages that were written or read together leave the memory together, mostly."""
 
 _SAMPLE = bytearray(1)
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
