@@ -6,10 +6,12 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
 from odradek import testing
+from odradek.broker_log import BrokerLog
 from odradek.testing import BrokerFailedError, OdradekBroker
 
 STAND_IN = textwrap.dedent(
@@ -29,6 +31,7 @@ STAND_IN = textwrap.dedent(
         signal.signal(signal.SIGTERM, lambda *_: (print("stopped", flush=True), os._exit(0)))
     else:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: (print("TIME INFO x a late line", flush=True), sockets[0].accept()))
     sockets = []
     for listener in read("listeners").split(","):
         host, _, port = listener.partition("://")[2].rpartition(":")
@@ -112,6 +115,23 @@ def test_the_log_contains_lines_of_its_level():
         assert broker.log_text() == "TIME WARNING x the disk is slow\n    a row of a traceback\n"
     with OdradekBroker(log_level="debug") as broker:
         assert "odradek started" in broker.log_text()
+
+
+def test_the_log_contains_a_line_that_precedes_a_response(monkeypatch):
+    """Also if the thread that copies the output is late."""
+    select_line = BrokerLog.selects
+
+    def select_slowly(log, line):
+        if b"late" in line:
+            threading.Event().wait(0.2)
+        return select_line(log, line)
+
+    monkeypatch.setattr(BrokerLog, "selects", select_slowly)
+    with OdradekBroker() as broker, socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        os.kill(broker.pid, signal.SIGUSR1)
+        # The stand-in accepts the connection, and closes it.
+        assert connection.recv(1) == b""
+        assert "a late line" in broker.log_text()
 
 
 def test_several_listeners():
