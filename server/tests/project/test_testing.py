@@ -66,7 +66,7 @@ def test_a_broker_is_reachable_and_removed_at_the_end():
         pid, directory = broker.pid, broker.directory
         assert broker.is_running
         assert broker.bootstrap_servers == f"127.0.0.1:{broker.port}"
-        socket.create_connection(("127.0.0.1", broker.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", broker.port), timeout=60).close()
         assert broker.data_dir.is_dir()
         assert "odradek started" in broker.log_text()
     assert not is_alive(pid)
@@ -211,14 +211,14 @@ def wait_until_gone(pid):
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 10)[0])
+        return bool(select.select([descriptor], [], [], 60)[0])
     finally:
         os.close(descriptor)
 
 
 def test_a_broker_ends_with_a_test_process_that_does_not_stop_it(tmp_path):
     process, pid = hold(tmp_path, "sys.exit(3)", plain=True)
-    assert process.wait(20) == 3
+    assert process.wait(60) == 3
     process.stdout.close()
     assert wait_until_gone(pid)
 
@@ -227,7 +227,7 @@ def test_a_broker_ends_with_a_test_process_that_does_not_stop_it(tmp_path):
 def test_a_broker_ends_with_a_test_process_that_is_killed(tmp_path):
     process, pid = hold(tmp_path, "signal.pause()", plain=False)
     process.send_signal(signal.SIGKILL)
-    process.wait(20)
+    process.wait(60)
     process.stdout.close()
     assert wait_until_gone(pid)
 
