@@ -186,8 +186,8 @@ class OdradekBroker(ManagedProcess):
 
     def log_text(self) -> str:
         """Return the broker's log of all its starts: all lines that it has written before the call."""
-        if self._process is not None:
-            self._process.copy_output()
+        if (process := self._process) is not None:
+            process.copy_output()
         try:
             return self._log_path.read_text("utf-8", "replace")
         except FileNotFoundError:
