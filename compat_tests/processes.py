@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Sequence
 from functools import partial
@@ -28,6 +29,25 @@ def lasting_ports(count: int) -> list[int]:
     found = [PortReservation(port) for port in find_ports(count)]
     _reservations.extend(found)
     return [reservation.port for reservation in found]
+
+
+def lasting_series(count: int) -> int:
+    """Return the first of consecutive ports like `lasting_port`; its last digit is 1, and `count` is at most 9."""
+    while True:
+        for first in find_ports(200):
+            ports = range(first, first + count)
+            if first % 10 == 1 and all(map(_is_free, ports)):
+                _reservations.extend(map(PortReservation, ports))
+                return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as tried:
+        try:
+            tried.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:

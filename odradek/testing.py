@@ -11,6 +11,7 @@ With pytest, use the fixtures of `odradek.pytest_plugin`. This module imports no
 import atexit
 import os
 import re
+import selectors
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,7 @@ TEST_PROPERTIES: Mapping[str, str] = {
 
 _SLOW_ITERATION = re.compile(r"reactor iteration was slow.* cpu_ms=(\d+) ")
 _MOST_ITERATION_MS = "ODRADEK_MOST_ITERATION_MS"
+_READ_BYTES = 65_536
 _PORT_ZERO = re.compile(r":0(?=\s*(?:,|$))")
 
 START_TIMEOUT_S = 120.0
@@ -183,7 +185,9 @@ class OdradekBroker(ManagedProcess):
             raise BrokerFailedError(f"the broker blocked all requests for more than {most_ms} ms:\n" + "\n".join(slow))
 
     def log_text(self) -> str:
-        """Return the broker's log of all its starts."""
+        """Return the broker's log of all its starts: all lines that it has written before the call."""
+        if (process := self._process) is not None:
+            process.copy_output()
         try:
             return self._log_path.read_text("utf-8", "replace")
         except FileNotFoundError:
@@ -243,6 +247,8 @@ def _slow_iteration_ms(line: str) -> int:
 class _Process:
     """A broker process and the thread that starts it and copies its output to a file until it ends.
 
+    The process may have sent a response while the lines before it are still in the pipe: `copy_output` copies them.
+
     `settled` is set once the start line was read (`log.addresses`), the output ended, or the start failed (`error`).
     """
 
@@ -254,6 +260,9 @@ class _Process:
         self._command = [sys.executable, "-c", _LAUNCHER, str(os.getpid()), *arguments]
         self._log_path = log_path
         self._created = threading.Event()
+        self._lock = threading.Lock()
+        self._output = self._file = -1
+        self._rest = b""
         self.thread = threading.Thread(target=self._run, name="odradek-broker", daemon=True)
         self.thread.start()
         self._created.wait()
@@ -275,13 +284,41 @@ class _Process:
             if self.error is not None:
                 self.settled.set()
         assert self.popen.stdout is not None
-        with self.popen.stdout as output, self._log_path.open("ab", buffering=0) as file:
-            for line in output:
-                if self.log.selects(line):
-                    file.write(line)
-                if self.log.addresses:
-                    self.settled.set()
+        with (
+            self.popen.stdout as output,
+            self._log_path.open("ab", buffering=0) as file,
+            selectors.DefaultSelector() as selector,
+        ):
+            os.set_blocking(output.fileno(), False)
+            selector.register(output, selectors.EVENT_READ)
+            with self._lock:
+                self._output, self._file = output.fileno(), file.fileno()
+            while self.copy_output():
+                selector.select()
         self.settled.set()
+
+    def copy_output(self) -> bool:
+        """Copy what the process has written so far; return False if its output has ended. Any thread may call it."""
+        with self._lock:
+            if self._output < 0:
+                return False
+            try:
+                while data := os.read(self._output, _READ_BYTES):
+                    self._copy_lines(data)
+            except BlockingIOError:
+                return True
+            if self._rest:
+                self._copy_lines(b"\n")
+            self._output = self._file = -1
+            return False
+
+    def _copy_lines(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if self.log.selects(line + b"\n"):
+                os.write(self._file, line + b"\n")
+            if self.log.addresses:
+                self.settled.set()
 
 
 _running: dict[int, OdradekBroker] = {}

@@ -155,7 +155,7 @@ class Client(Connection):
             (values,) = found.values() or [{}]
             return {key: values[key] for key in quotas if key in values} == expected
 
-        wait_until(is_set, 10)
+        wait_until(is_set)
         # Apache Kafka's broker describes a quota some time before it applies it.
         time.sleep(0.2)
 
@@ -193,14 +193,15 @@ def connect(start_broker: Callable[..., Any]) -> Iterator[Callable[[str], Client
 
 def create_topic(client: Client, name: str) -> None:
     assert client.create(name, 1, 7) == (0, 0)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+
+    def has_leader() -> bool:
         try:
             client.produce(name, 1)
-            return
         except AssertionError:
-            time.sleep(0.1)
-    pytest.fail("the topic has no leader")
+            return False
+        return True
+
+    wait_until(has_leader, what="the topic has no leader")
 
 
 def measure(call: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
@@ -313,7 +314,7 @@ def test_a_change_of_several_entities(connect: Callable[[str], Client]) -> None:
         ((("client-id", "x"), ("user", "three")), {PRODUCER: 3.0}),
         ((("user", "one"),), {PRODUCER: 1.0, CONSUMER: 2.0}),
     ]
-    wait_until(lambda: sorted(client.describe([])[2] or [], key=str) == expected, 10)
+    wait_until(lambda: sorted(client.describe([])[2] or [], key=str) == expected)
     client.set({"user": "one"}, **{PRODUCER: None, CONSUMER: 5.0})
     assert client.describe([("user", EXACT, "one")], strict=True)[2] == [((("user", "one"),), {CONSUMER: 5.0})]
 
@@ -406,7 +407,7 @@ def test_a_producer_is_throttled_by_its_bytes_and_its_data_is_kept(connect: Call
     # 50 KB are the quota of 5 s, of which the window permits 2.
     throttle_ms, before_s = measure(client.produce, "topic", 50_000)
     assert throttle_ms == pytest.approx(3000, abs=150)
-    assert before_s < MOST_DELAY_S
+    assert before_s < throttle_ms / 1000, "the response waits for nothing"
     # A client that does not wait is served only after the throttle time.
     assert_waited(measure(client.heartbeat)[1], 3, before_s)
     # The throttle time applies to the connection; the quota to all connections of the client id.
@@ -415,7 +416,7 @@ def test_a_producer_is_throttled_by_its_bytes_and_its_data_is_kept(connect: Call
     other = connect("limited")
     throttle_ms, seconds = measure(other.produce, "topic", 1)
     assert throttle_ms > 2000 - (time.monotonic() - began_s) * 1000
-    assert seconds < MOST_DELAY_S
+    assert seconds < throttle_ms / 1000, "the response waits for nothing"
     assert measure(connect("unlimited").produce, "topic", 50_000)[0] == 0
 
 
@@ -500,7 +501,7 @@ def test_a_request_quota_throttles_for_at_most_a_sample(connect: Callable[[str],
     assert throttle_ms == 1000
     assert_waited(measure(client.heartbeat)[1], 1, before_s)
     # With acks=0 the time of a request does not count, but the connection is still muted.
-    assert measure(admin.heartbeat)[1] < 1
+    assert admin.heartbeat() == 0
 
 
 @pytest.mark.side_by_side
@@ -508,16 +509,15 @@ def test_connections_of_an_address_above_its_rate_are_closed_after_a_delay(conne
     admin = connect("admin")
     admin.set({"ip": "127.0.0.1"}, **{CONNECTIONS: 3.0})
     accepted, delays_s = 0, []
-    for _ in range(9):
-        client = connect("any")
-        began_s = time.monotonic()
+    # All are open before the first request: one after the other they would not exceed the rate on a busy machine.
+    for began_s, client in [(time.monotonic(), connect("any")) for _ in range(9)]:
         try:
             client.heartbeat()
             accepted += 1
         except ClosedError:
             delays_s.append(time.monotonic() - began_s)
     assert 6 <= accepted < 9
-    assert 0.05 < max(delays_s) < 1 + MOST_DELAY_S
+    assert max(delays_s) > 0.05
     admin.set({"ip": "127.0.0.1"}, **{CONNECTIONS: None})
     assert connect("any").heartbeat() == 0
 

@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # none is exp
     ResourceType,
 )
 
+from compat_tests import limits
 from compat_tests.clients import common
 from compat_tests.clients.common import ClientError, Message, Partition, Received, Sent
 
@@ -192,7 +193,7 @@ class Consumer(common.Consumer):
 
     def seek(self, partition: Partition, offset: int) -> None:
         # A seek in an assigned partition is possible only once its fetching has started.
-        give_up_at = time.monotonic() + 10
+        give_up_at = time.monotonic() + limits.CONDITION_S
         while True:
             try:
                 return self._consumer.seek(TopicPartition(*partition, offset))

@@ -23,6 +23,7 @@ from typing import Any
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compat_tests.apache_kafka.jars import zookeeper_classpath
+from compat_tests.clients.common import wait_until
 from compat_tests.cluster.copying import PartitionCopier, difference
 from compat_tests.cluster.faults import Faults, broker_name, zookeeper_name
 from compat_tests.cluster.links import Links
@@ -40,9 +41,11 @@ from compat_tests.kill.writers import (
     ConfluentWriter,
     KafkaPythonWriter,
     VerifiableProducerWriter,
+    Writer,
     wait_for_answers,
     wait_for_first_answers,
 )
+from compat_tests.limits import ANSWERS_S
 from odradek.testing_cluster import OdradekCluster
 
 TOPIC, INPUT, COPY = "written-during-faults", "input", "copy"
@@ -51,6 +54,8 @@ TOPICS = {TOPIC: 3, INPUT: 1, COPY: 1}
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 ISOLATIONS = ("read_uncommitted", "read_committed")
 REPORT_S = 60
+LEAST = 50
+"""Acknowledged records that each writer must have."""
 PROPERTIES = {
     "auto.create.topics.enable": "false",
     "log.segment.bytes": "1048576",
@@ -132,6 +137,8 @@ class Chaos:
                 with running(readers), running(everything):
                     wait_for_first_answers(everything)
                     self._run_faults(seconds, everything, [*readers, copier])
+                    # On a slow machine there are few acknowledgements during the faults.
+                    wait_until(lambda: all(map(has_written, everything)), ANSWERS_S, "each writer to write")
                     wait_for_answers([writer for writer in everything if not isinstance(writer, TransactionalWriter)])
                 # The copier's last process ends at the end that a leader lists: it must not be one that was replaced.
                 for topic in (*TOPICS, *INTERNAL_TOPICS):
@@ -197,6 +204,11 @@ class Chaos:
     def log_text(self) -> str:
         """Return the logs of all brokers."""
         return self._cluster.log_text()
+
+
+def has_written(writer: Any) -> bool:
+    """Return whether a writer has enough acknowledgements, of which a Java process notes its own at its end."""
+    return not isinstance(writer, Writer) or writer.ledger.count(Fate.ACKNOWLEDGED) >= LEAST
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ MOST_FAULTS = 2
 SHORTEST_S, LONGEST_S = 0.5, 7.0
 """Duration of a fault: the sessions of brokers expire during some of the faults only."""
 LONGEST_PAUSE_S = 3.0
+LEAST_KINDS = 3
 CALL_S = 0.1
 KILL_ZOOKEEPER_LEADER = "kill the leader of ZooKeeper"
 """Name of a fault of an ensemble, which interrupts all sessions until another server is elected."""
@@ -79,10 +80,13 @@ class Faults:
         }
 
     def run(self, seconds: float, check: Callable[[], object]) -> None:
-        """Begin and end faults for some time; none is left at the end. `check` is called several times a second."""
+        """Begin and end faults for some time; none is left at the end. `check` is called several times a second.
+
+        On a slow machine, on which the end of a fault takes long, it takes more time until LEAST_KINDS have occurred.
+        """
         ends_at = time.monotonic() + seconds
         next_at = time.monotonic()
-        while (now := time.monotonic()) < ends_at:
+        while (now := time.monotonic()) < ends_at or len(self.counts) < LEAST_KINDS:
             check()
             for fault in [fault for fault in self._active if fault.ends_at <= now]:
                 if fault in self._active:

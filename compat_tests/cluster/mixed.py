@@ -23,7 +23,8 @@ from odradek.testing_cluster import CLUSTER_PROPERTIES
 
 ODRADEK = "odradek"
 KAFKA = "kafka"
-SESSION_TIMEOUT_MS = 6000
+SESSION_TIMEOUT_MS = 10_000
+"""Longer than a JVM on a busy machine, or a broker that `elect_controller` pauses, is silent."""
 IDS_IN_USE = ("is in use by another broker", "NodeExists")
 START_TIMEOUT_S = 60
 ELECTIONS = 50

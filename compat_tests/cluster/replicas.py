@@ -1,12 +1,14 @@
 """State of partitions as a cluster reports it, and the comparison of the logs of all replicas."""
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaConnectionError
 
 from compat_tests import limits
 from compat_tests.clients.common import wait_until
@@ -14,6 +16,8 @@ from odradek.server.tests.wire import Wire
 from odradek.testing_cluster import OdradekCluster
 
 SEGMENT = re.compile(r"\d{20}\.log")
+
+T = TypeVar("T")
 
 
 class PartitionState(NamedTuple):
@@ -34,6 +38,19 @@ def describe(admin: KafkaAdminClient, topic: str) -> dict[int, PartitionState]:
         )
         for row in described["partitions"]
     }
+
+
+def ask_repeatedly(call: Callable[[], T]) -> T:
+    """Return the result of a call of kafka-python, which fails if the client selects a broker that has just ended."""
+    results: list[T] = []
+
+    def is_answered() -> bool:
+        with contextlib.suppress(KafkaConnectionError):
+            results.append(call())
+        return bool(results)
+
+    wait_until(is_answered)
+    return results[0]
 
 
 def wait_until_in_sync(admin: KafkaAdminClient, topic: str, timeout_s: float = 60) -> dict[int, PartitionState]:

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import pytest
 
-from compat_tests import processes
+from compat_tests import limits, processes
 from odradek.server.tests.wire import until
 
 MONITORING = Path(__file__).parents[2] / "docs" / "monitoring"
@@ -72,12 +72,12 @@ class PrometheusServer:
     def await_scrapes(self) -> None:
         """Return when all targets have been scraped several times from now on."""
         now_s = time.time()
-        until(lambda: self._count_scrapes(now_s) >= _SCRAPES, timeout_s=60, what="Prometheus to scrape the brokers")
+        until(lambda: self._count_scrapes(now_s) >= _SCRAPES, what="Prometheus to scrape the brokers")
 
     def ask(self, path: str, **parameters: str) -> Any:
         """Return the data of an answer of the HTTP API."""
         url = f"{self._url}/{path}?{urllib.parse.urlencode(parameters)}"
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(url, timeout=limits.CONDITION_S) as response:
             return json.load(response)["data"]
 
     def query(self, query: str) -> Any:

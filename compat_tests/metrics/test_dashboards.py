@@ -42,8 +42,14 @@ JOBS = {"kafka": "", "confluent": "confluent_names.yml", "metrics_reporter": "me
 @pytest.fixture(scope="module")
 def servers(kafka_jars: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, PrometheusServer]]:
     """Prometheus servers that have scraped two brokers with clients."""
-    properties = {"metrics.listener": "127.0.0.1:0", "min.insync.replicas": "1", "num.partitions": "2"}
-    with OdradekCluster(properties, size=2) as cluster, ExitStack() as stack:
+    properties = {
+        "metrics.listener": "127.0.0.1:0",
+        "min.insync.replicas": "1",
+        "num.partitions": "2",
+        # With the session below: a broker that is only slow raises no alert.
+        "replica.lag.time.max.ms": "60000",
+    }
+    with OdradekCluster(properties, size=2, session_timeout_ms=10_000) as cluster, ExitStack() as stack:
         urls = {broker_id: broker.metrics_url for broker_id, broker in cluster.brokers.items()}
         targets = {url.removeprefix("http://"): target_labels(broker_id) for broker_id, url in urls.items()}
         directory = tmp_path_factory.mktemp("prometheus")

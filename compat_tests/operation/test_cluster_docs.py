@@ -19,13 +19,14 @@ from typing import Any
 
 import pytest
 
-from compat_tests import limits
+from compat_tests import limits, processes
+from compat_tests.clients.common import wait_until
 from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
 from compat_tests.cluster.mixed import KAFKA_PROPERTIES
 from compat_tests.cluster.strict_readers import ConfluentReader, KafkaPythonReader, StrictReader, wait_for_more
 from compat_tests.kill.load import read_whole, running
 from compat_tests.pages import PageShell, read_blocks, read_page
-from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble, find_ports
+from odradek.server.cluster_tools.zookeeper_server import ZooKeeperEnsemble
 
 PAGE = read_page("cluster.md")
 BLOCKS = read_blocks("cluster.md")
@@ -57,16 +58,12 @@ pytestmark = [
 ]
 
 
-def find_first_ports(count: int) -> list[int]:
-    """Return ports in whose decades the next ones can be formed by the page's `909$id`."""
-    return [port for port in find_ports(200) if port % 10 == 1][:count]
-
-
 class Shell(PageShell):
     """Runs blocks of the page, whose ports are 9091 to 9094, and 9081 to 9083 between brokers."""
 
     def __init__(self, directory: Path, zookeeper_connect: str) -> None:
-        clients_port, brokers_port = find_first_ports(2)
+        # The next ports of both decades are formed by the page's `909$id`.
+        clients_port, brokers_port = processes.lasting_series(len(PIDS)), processes.lasting_series(len(PIDS))
         self.new_environment = directory / "odradek-new"
         self.bootstrap_servers = f"127.0.0.1:{clients_port}"
         replaced = {
@@ -82,10 +79,17 @@ class Shell(PageShell):
         for name in PIDS:
             self.kill(name)
 
-    def read_partitions(self, topic: str, column: str) -> list[Any]:
-        """Return a column of `partition list`, whose exit code is 1 while a partition has no leader."""
-        listed = self.run(f"odradek partition list {topic} --json --bootstrap-server 127.0.0.1:9091 || true")
-        return [row[column] for row in json.loads(listed)]
+    def await_partitions(self, topic: str, column: str, expected: list[Any]) -> None:
+        """Wait until `partition list` shows a column: a change reaches the metadata of each broker some time later."""
+        found: list[Any] = []
+
+        def is_listed() -> bool:
+            # The exit code is 1 while a partition has no leader.
+            listed = self.run(f"odradek partition list {topic} --json --bootstrap-server 127.0.0.1:9091 || true")
+            found[:] = [row[column] for row in json.loads(listed)]
+            return found == expected
+
+        wait_until(is_listed, what=lambda: f"{column} of {topic}: {found}")
 
     def read_throttles(self, topic: str) -> set[str]:
         """Return the throttles of a topic and of broker 1."""
@@ -159,21 +163,21 @@ def test_the_commands_of_the_page(shell):
     assert any(
         "4" in str(row["replicas"]) for row in json.loads((shell.directory / "plan.json").read_text())["partitions"]
     )
-    assert "leader.replication.throttled.rate" in shell.read_throttles("orders")
+    wait_until(lambda: "leader.replication.throttled.rate" in shell.read_throttles("orders"))
     run_next("reassign unthrottle")
     assert list((shell.directory / "data-4").glob("orders-*"))
-    assert not shell.read_throttles("orders")
+    wait_until(lambda: not shell.read_throttles("orders"))
     run_next("reassign apply move.json")
 
     assert "brokers           4\n" in run_next("rm -r data-2")
     assert list((shell.directory / "data-2").glob("orders-*"))
     shell.run(LOSE_LOGS)
-    assert shell.read_partitions("payments", "leader") == [None, None]
+    shell.await_partitions("payments", "leader", [None, None])
     run_next("--election-type unclean")
-    assert shell.read_partitions("payments", "leader") == [1, None]
+    shell.await_partitions("payments", "leader", [1, None])
     run_next("rm data-2/odradek-missing-logs")
     shell.run(AWAIT_REPLICAS)
-    assert shell.read_partitions("payments", "end_offset") == [1, 0]
+    shell.await_partitions("payments", "end_offset", [1, 0])
 
     used = shell.make_new_environment()
     with check_clients(shell.bootstrap_servers):
@@ -223,6 +227,9 @@ def test_the_listeners_of_the_page(shell):
         shell.run(block)
     options = "--command-config client.properties --bootstrap-server"
     shell.run(f"odradek topic create secret --partitions 3 {options} localhost:9091")
+    # The topic reaches the metadata of the other brokers some time later.
+    for port in (9092, 9093):
+        shell.run(f"until odradek partition list secret {options} localhost:{port}; do sleep 0.2; done")
     shell.run(f"echo kept | odradek record produce secret {options} localhost:9092")
     assert shell.run(f"odradek record consume secret {options} localhost:9093") == "kept\n"
     shell.run(f"until odradek cluster status {options} localhost:9091; do sleep 0.2; done")
@@ -251,7 +258,7 @@ TERMINALS = ("first", "second", "third")
 
 @pytest.fixture
 def trial(tmp_path: Path) -> Iterator[PageShell]:
-    [first_port] = find_first_ports(1)
+    first_port = processes.lasting_series(len(PIDS))
     replaced = {"odradek cluster start": f"odradek cluster start --port {first_port}", ":9092": f":{first_port}"}
     yield PageShell(tmp_path, replaced, log_pattern="*.log")
     for name in TERMINALS:

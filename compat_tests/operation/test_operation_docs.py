@@ -12,6 +12,7 @@ from urllib.request import urlopen
 import pytest
 
 import odradek
+from compat_tests import limits
 from compat_tests.apache_kafka.broker import ApacheKafkaBroker
 from compat_tests.clients import load
 from compat_tests.clients.common import ConsumerOptions, Message, ProducerOptions, read, wait_until
@@ -95,7 +96,7 @@ def test_the_steps_to_prometheus_and_its_alerts(make_shell):
     shell.run(f"{start} > prometheus.log 2>&1 & echo $! > prometheus.pid")
 
     def ask(path: str) -> Any:
-        with urlopen(f"http://{address}/api/v1/{path}", timeout=10) as answer:
+        with urlopen(f"http://{address}/api/v1/{path}", timeout=limits.CONDITION_S) as answer:
             return json.load(answer)["data"]
 
     def is_scraped() -> bool:

@@ -317,7 +317,7 @@ def test_brokers_authenticate_each_other(certificates: Certificates) -> None:
         "sasl.mechanism.inter.broker.protocol": mechanism,
         f"{prefix}.sasl.jaas.config": f'{PLAIN_MODULE} required username="broker" password="broker-secret" {users};',
         # The connections between brokers are authenticated again and again.
-        f"{prefix}.connections.max.reauth.ms": "6000",
+        f"{prefix}.connections.max.reauth.ms": "10000",
     }
     with OdradekCluster(properties, log_level="debug") as cluster:
         login = Login(cluster.brokers[1], certificates, protocol, mechanism, f"{USER}-secret")

@@ -51,7 +51,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 ALICE, BOB = b"\0alice\0alice-secret", b"\0bob\0bob-secret"
 DELAY_MS = 200
-LIFETIME_MS = 2000
+LIFETIME_MS = 4000
 INVALID = "Authentication failed during authentication due to invalid credentials with SASL mechanism {}"
 PLAIN = (
     f'{PLAIN_MODULE} required username="alice" password="alice-secret" user_alice="alice-secret" user_bob="bob-secret";'

@@ -147,7 +147,7 @@ def names_both_brokers(client: AdminClient) -> bool:
 
 def list_replicas(broker: OdradekBroker) -> dict[str, list[int]]:
     """Return the replicas of the first partition of each topic."""
-    topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}).list_topics(timeout=10).topics
+    topics = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}).list_topics(timeout=60).topics
     return {name: sorted(topic.partitions[0].replicas) for name, topic in topics.items() if topic.partitions}
 
 

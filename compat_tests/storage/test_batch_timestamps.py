@@ -17,6 +17,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsRequ
 
 from compat_tests.bad_frames import BATCH, CRC_STARTS_AT, LOG_APPEND_TIME, Connection, produce, sized, varint
 from compat_tests.clients import load
+from compat_tests.clients.common import wait_until
 from compat_tests.plain_requests import wait_for_topics
 
 pytestmark = pytest.mark.side_by_side
@@ -58,9 +59,7 @@ def make_topic(broker: Any, unique: str) -> Callable[..., str]:
             admin.create_topic(name, configs={key.replace("_", "."): value for key, value in configs.items()})
         wait_for_topics(broker, [name])
         with Connection(broker.port) as probe:
-            give_up_at = time.monotonic() + 10
-            while list_offset(probe, name, LATEST)[0] and time.monotonic() < give_up_at:
-                time.sleep(0.05)
+            wait_until(lambda: not list_offset(probe, name, LATEST)[0])
         return name
 
     return make
@@ -265,10 +264,3 @@ def test_retention_uses_the_file_time_if_records_have_no_timestamp(start_broker,
 
 def is_empty(connection: Connection, topic: str) -> bool:
     return list_offset(connection, topic, EARLIEST) == list_offset(connection, topic, LATEST)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < give_up_at
-        time.sleep(0.05)

@@ -2,6 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -15,8 +18,16 @@ from odradek.testing_cluster import OdradekCluster
 pytestmark = [pytest.mark.side_by_side, pytest.mark.usefixtures("kafka_jars"), pytest.mark.timeout(180)]
 
 CLIENT = load("confluent")
-CLUSTERS = {"odradek": OdradekCluster, "kafka": ApacheKafkaCluster}
-PROPERTIES = {"auto.leader.rebalance.enable": "false", "offsets.topic.replication.factor": "1"}
+# The tests compare leaders and ISRs, which change when a broker that is only slow loses its session or lags behind.
+CLUSTERS: dict[str, Callable[..., Any]] = {
+    "odradek": partial(OdradekCluster, session_timeout_ms=10_000),
+    "kafka": ApacheKafkaCluster,
+}
+PROPERTIES = {
+    "auto.leader.rebalance.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "replica.lag.time.max.ms": "60000",
+}
 RATE = "1000"
 SLOW = ["--throttle", RATE]
 

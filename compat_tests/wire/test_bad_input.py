@@ -17,6 +17,7 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.producer import InitProducerIdRequest, InitProducerIdResponse, ProduceResponse
 
+from compat_tests import limits
 from compat_tests.bad_frames import (
     CONTROL,
     LOG_APPEND_TIME,
@@ -242,7 +243,7 @@ def test_an_invalid_partition_does_not_affect_another_one(connection, topics):
 def producer(connection: Connection) -> int:
     """A producer id with epoch 0."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-    give_up_at = time.monotonic() + 20
+    give_up_at = time.monotonic() + limits.CONDITION_S
     while True:
         answer = connection.ask(request, InitProducerIdResponse, 4)
         if answer.error_code == 0:

@@ -14,6 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not exporte
     ResourceType,
 )
 
+from compat_tests import limits
 from compat_tests.bad_frames import ClosedError, Connection
 from compat_tests.clients.common import wait_until
 
@@ -34,7 +35,7 @@ def ask(connection: Connection) -> None:
     connection.send(API_VERSIONS)
 
 
-def is_answered(connection: Connection, timeout_s: float = 15) -> bool:
+def is_answered(connection: Connection, timeout_s: float = limits.CONDITION_S) -> bool:
     """Return whether a request gets a response. Raises ClosedError."""
     connection.socket.settimeout(timeout_s)
     try:
@@ -99,4 +100,4 @@ def set_limit_per_address(broker: Any, most: int) -> None:
     entries = [ConfigEntry(name, f"127.0.0.1:{most}", incremental_operation=AlterConfigOpType.SET)]
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=entries)
     for outcome in admin.incremental_alter_configs([resource]).values():
-        outcome.result(timeout=15)
+        outcome.result(timeout=limits.CONDITION_S)

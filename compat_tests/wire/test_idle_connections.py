@@ -52,8 +52,8 @@ def test_a_connection_whose_fetch_waits_for_longer_than_the_idle_time_is_closed(
         started_s = time.monotonic()
         long.send(long.frame(fetch_request(max_wait_ms=600_000), 12))
         assert long.is_closed()
-        # A busy machine may close it later.
-        assert IDLE_S <= time.monotonic() - started_s < 5 * IDLE_S
+        # A busy machine closes it later, but not as late as the fetch ends, for which `is_closed` would not wait.
+        assert time.monotonic() - started_s >= IDLE_S
 
 
 def received(connection: Connection) -> list[int]:

@@ -51,7 +51,7 @@ def java_gateway(
         py4j.get_return_value = with_pyspark
         gateway.shutdown()
         process.stdin.close()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
 
 
 class Oracle:

@@ -15,6 +15,7 @@ from odradek.protocol.messages.produce import ProduceRequest
 from odradek.protocol.tests.values import version_in_failure
 from odradek.server import compatibility
 from odradek.server.apis import TELEMETRY_KEYS, advertised_first_version, served_apis
+from odradek.server.tests.wire import TIMEOUT_S
 from odradek.testing import OdradekBroker
 
 ALONE = served_apis(in_cluster=False)
@@ -57,7 +58,7 @@ def check_answer(broker, api, version):
     if isinstance(request, DescribeAclsRequest):
         # Code 0 closes the connection.
         request.resource_type_filter = request.operation = request.permission_type = 1
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=TIMEOUT_S) as connection:
         answer = ask(connection, api.key, version, codec.encode(request, version))
     response = codec.decode(response_class(api.key), version, answer)
     assert getattr(response, "error_code", 0) != -1
@@ -65,7 +66,7 @@ def check_answer(broker, api, version):
 
 
 def test_api_versions_advertises_the_table(broker):
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=TIMEOUT_S) as connection:
         answer = ask(connection, 18, 0, b"")
     response = codec.decode(ApiVersionsResponse, 0, answer)
     expected = [api for api in ALONE.values() if api.key not in TELEMETRY_KEYS]
@@ -75,7 +76,7 @@ def test_api_versions_advertises_the_table(broker):
 
 @pytest.mark.parametrize("version", [-1, 5, 32767])
 def test_api_versions_in_an_unknown_version_is_answered_in_version_0(broker, version):
-    with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", broker.port), timeout=TIMEOUT_S) as connection:
         content = struct.pack(">hhih", 18, version, 7, 4) + b"test" + b"whatever"
         connection.sendall(struct.pack(">i", len(content)) + content)
         stream = connection.makefile("rb")

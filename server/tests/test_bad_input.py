@@ -47,6 +47,7 @@ from odradek.protocol.messages.list_config_resources import ListConfigResourcesR
 from odradek.protocol.messages.list_groups import ListGroupsRequest
 from odradek.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from odradek.protocol.records import build_batch
+from odradek.server.tests.wire import TIMEOUT_S, until
 from odradek.testing import OdradekBroker
 
 TOPIC = "there"
@@ -586,7 +587,7 @@ def ask(port, request, version):
     flexible = request_class(key).is_flexible(version)
     head = struct.pack(">hhih", key, version, 7, 4) + b"test" + (b"\0" if flexible else b"")
     content = head + codec.encode(request, version)
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">i", len(content)) + content)
         stream = connection.makefile("rb")
         first = stream.read(8)
@@ -613,10 +614,7 @@ def error_codes(value):
 def prepare(port):
     ask(port, create_topic(TOPIC), 7)
     ask(port, FindCoordinatorRequest(coordinator_keys=["g"]), 6)
-    deadline = time.monotonic() + 20
-    while ask(port, commit(), 9) != [0]:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: ask(port, commit(), 9) == [0])
     ask(port, produce(), 12)
 
 

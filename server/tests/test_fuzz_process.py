@@ -30,7 +30,7 @@ from odradek.protocol.tests.test_fuzz import frame_of, mutate, read_request
 from odradek.protocol.tests.values import AS_USUAL, RandomSource, make
 from odradek.protocol.types import RECORDS, DecodeError
 from odradek.server.apis import served_apis
-from odradek.server.tests.wire import Wire, request_frame, until
+from odradek.server.tests.wire import TIMEOUT_S, Wire, request_frame, until
 from odradek.testing import OdradekBroker
 
 EMBEDDED = served_apis(in_cluster=False)
@@ -44,9 +44,10 @@ MAY_CLOSE = ("Produce", "DescribeAcls", "CreateAcls", "DeleteAcls")
 """APIs that may close the connection for a valid frame: Produce with acks=0 has no response for a failure, and a code 0
 in a request about ACLs is malformed."""
 
-PARKED_AFTER_S = 1.0
+PARKED_AFTER_S = 10.0
+"""Longer than a busy machine delays a response: the broker may close a connection after the test has given it up, and
+the log would then have one line more than the test has seen. No request of the default seed waits so long."""
 GROWTH_LIMIT_KB = 64 * 1024
-PROMPT_S = 1.0
 SHORT_MS = 20
 
 TOPICS = ("one", "two")
@@ -167,7 +168,7 @@ class Fuzz:
         if expected == "wait":
             return "incomplete"
         try:
-            async with asyncio.timeout(PARKED_AFTER_S if expected == "answer" else 10):
+            async with asyncio.timeout(PARKED_AFTER_S if expected == "answer" else TIMEOUT_S):
                 (size,) = struct.unpack(">i", await reader.readexactly(4))
                 await reader.readexactly(size)
                 return "answer"
@@ -214,15 +215,13 @@ def test_the_broker_survives_mutated_requests(broker):
         fuzz = Fuzz(broker.port)
         asyncio.run(fuzz.all(one_frame(mutate(rng.choice(frames), frames, rng)) for _ in range(REQUESTS)))
 
-        started = time.monotonic()
         assert bystander.metadata("untouched").topics[0].error_code == 0
-        assert time.monotonic() - started < PROMPT_S
         assert bystander.produce("untouched", b"still here").error_code == 0
     log = broker.log_text()
     bug = re.search("unexpected error|Traceback|please report", log)
     assert bug is None, log[bug.start() - 200 : bug.start() + 4000]
     assert not fuzz.wrong, f"{len(fuzz.wrong)} of seed {SEED}, first: {fuzz.wrong[:3]}"
-    until(lambda: refusals(broker) - refused >= fuzz.closed, 5, f"{fuzz.closed} lines on closed connections")
+    until(lambda: refusals(broker) - refused >= fuzz.closed, what=f"{fuzz.closed} lines on closed connections")
     assert refusals(broker) - refused == fuzz.closed
     assert len(broker.log_text()) - before_lines < 500 * REQUESTS
     assert resident_kb(broker.pid) - before_kb < GROWTH_LIMIT_KB

@@ -227,15 +227,14 @@ def test_a_marker_wakes_a_waiting_reader(shared, topic):
     producer = Producer(shared.port, topic)
     producer.produce(b"a")
     with Wire(shared.port) as wire:
-        request = Wire.fetch_request(topic, 0, max_wait_ms=20_000, min_bytes=1)
+        # Longer than the client waits for a response.
+        request = Wire.fetch_request(topic, 0, max_wait_ms=600_000, min_bytes=1)
         request.isolation_level = READ_COMMITTED
         wire.send(request, 11)
-        before = time.monotonic()
         assert producer.end() == 0
         answer = wire.receive(request, 11).responses[0].partitions[0]
         assert answer.records is not None
         assert answer.last_stable_offset == 2
-        assert time.monotonic() - before < 10
 
 
 def test_the_latest_offset_by_isolation(shared, topic):

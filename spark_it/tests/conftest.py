@@ -105,7 +105,7 @@ def end_gateway(session: SparkSession) -> None:
         process = gateway.proc
         gateway.shutdown()
         process.stdin.close()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         type(session.sparkContext)._gateway = None
         type(session.sparkContext)._jvm = None
 

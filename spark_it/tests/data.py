@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # some are no
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-REQUEST_TIMEOUT_S = 30
+REQUEST_TIMEOUT_S = 60
 NULL = "<null>"
 NOT_YET = (
     KafkaError.NOT_LEADER_FOR_PARTITION,

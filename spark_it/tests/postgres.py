@@ -144,7 +144,7 @@ class PostgreSQL:
             password=PASSWORD,
             dbname=database or DATABASE,
             autocommit=True,
-            connect_timeout=10,
+            connect_timeout=START_TIMEOUT_S,
         )
 
     def execute(self, *statements: str) -> None:

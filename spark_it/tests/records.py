@@ -8,7 +8,7 @@ from confluent_kafka import Consumer, TopicPartition
 from compat_tests.clients.common import repeat
 from spark_it.tests.data import is_without_leader
 
-READ_TIMEOUT_S = 30
+READ_TIMEOUT_S = 60
 
 
 def read(bootstrap_servers, topic, *, isolation_level="read_committed", security=None):

@@ -27,7 +27,9 @@ PARTITION = re.compile(r"Partition: (\d+)\s+Leader: (\S+)\s+Replicas: (\S*)\s+Is
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[OdradekCluster]:
-    with OdradekCluster({"auto.leader.rebalance.enable": "false"}) as cluster:
+    # Tests compare leaders and ISRs, which change when a broker that is only slow loses its session or lags behind.
+    properties = {"auto.leader.rebalance.enable": "false", "replica.lag.time.max.ms": "60000"}
+    with OdradekCluster(properties, session_timeout_ms=10_000) as cluster:
         yield cluster
 
 

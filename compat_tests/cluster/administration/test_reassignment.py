@@ -21,7 +21,9 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[OdradekCluster]:
-    with OdradekCluster({"unclean.leader.election.enable": "false"}, size=4) as started:
+    # Tests compare leaders and ISRs, which change when a broker that is only slow loses its session or lags behind.
+    properties = {"unclean.leader.election.enable": "false", "replica.lag.time.max.ms": "60000"}
+    with OdradekCluster(properties, size=4, session_timeout_ms=6000) as started:
         yield started
 
 
@@ -205,12 +207,12 @@ def test_preferred_and_unclean_elections(cluster, unique):
     create(cluster, unique, (1, 2), (2, 3))
     create(cluster, alone, (1,))
     cluster.kill(1)
-    until(lambda: (leaders(cluster, unique), leaders(cluster, alone)) == ([2, 2], [-1]), 30)
+    until(lambda: (leaders(cluster, unique), leaders(cluster, alone)) == ([2, 2], [-1]))
     of_alone = ("--topic", alone, "--partition", "0")
     output = run(cluster, tools.LEADER_ELECTION, "--election-type", "unclean", *of_alone, check=False)
     assert "Eligible topic partition leaders are not available" in output
     cluster.start_broker(1)
-    until(lambda: partitions(cluster, unique)[0] == ([1, 2], 2, [1, 2]), 30)
+    until(lambda: partitions(cluster, unique)[0] == ([1, 2], 2, [1, 2]))
     output = run(cluster, tools.LEADER_ELECTION, "--election-type", "preferred", "--all-topic-partitions")
     assert f"{unique}-0" in output
     until(lambda: (leaders(cluster, unique), leaders(cluster, alone)) == ([1, 2], [1]))
@@ -220,15 +222,15 @@ def test_a_leader_that_is_not_in_sync_is_elected_when_that_is_enabled(cluster, u
     create(cluster, unique, (2, 3))
     run(cluster, tools.CONFIGS, "--alter", "--topic", unique, "--add-config", "min.insync.replicas=1")
     cluster.kill(3)
-    until(lambda: partitions(cluster, unique)[0] == ([2, 3], 2, [2]), 30)
+    until(lambda: partitions(cluster, unique)[0] == ([2, 3], 2, [2]))
     cluster.kill(2)
-    until(lambda: partitions(cluster, unique)[0][1] == -1, 30)
+    until(lambda: partitions(cluster, unique)[0][1] == -1)
     cluster.start_broker(3)
     until(lambda: partitions(cluster, unique)[0] == ([2, 3], -1, [2]))
     run(cluster, tools.CONFIGS, "--alter", "--topic", unique, "--add-config", "unclean.leader.election.enable=true")
     until(lambda: partitions(cluster, unique)[0] == ([2, 3], 3, [3]))
     cluster.start_broker(2)
-    until(lambda: partitions(cluster, unique)[0][2] == [2, 3], 30)
+    until(lambda: partitions(cluster, unique)[0][2] == [2, 3])
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ PROPERTIES = {
     "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "metrics.listener": "127.0.0.1:0",
     "auto.leader.rebalance.enable": "false",
+    "replica.lag.time.max.ms": "60000",
 }
 RECORDS = 200
 RECORD_BYTES = 500
@@ -34,7 +35,8 @@ TIMEOUT_S = 60
 @pytest.fixture
 def cluster() -> Iterator[OdradekCluster]:
     """A broker in each rack; broker 1 leads the topic."""
-    cluster = OdradekCluster(PROPERTIES)
+    # The leader remains the same, and sends nothing while the followers are in sync, also if brokers are slow.
+    cluster = OdradekCluster(PROPERTIES, session_timeout_ms=10_000)
     for number, rack in RACKS.items():
         cluster.brokers[number].properties["broker.rack"] = rack
     with cluster:

@@ -16,7 +16,7 @@ from compat_tests.clients.common import wait_until
 from compat_tests.cluster.groups import GroupReader
 from compat_tests.cluster.load import NumberedLoad, check_numbers, read_numbers
 from compat_tests.cluster.mixed import KAFKA, ODRADEK, MixedCluster
-from compat_tests.cluster.replicas import describe, wait_until_equal, wait_until_in_sync
+from compat_tests.cluster.replicas import ask_repeatedly, describe, wait_until_equal, wait_until_in_sync
 from compat_tests.cluster.transactions import TransactionalLoad, check_transactions
 
 pytestmark = [
@@ -172,7 +172,7 @@ class Traffic:
         """Return the kind of the broker that coordinates the group, and the transactions."""
         found = {}
         for topic, name in self.names.items():
-            states = describe(self.admin, topic)
+            states = ask_repeatedly(partial(describe, self.admin, topic))
             found[topic] = self.cluster.kinds[states[partition_of(name, len(states))].leader]
         return found
 

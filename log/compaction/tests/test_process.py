@@ -26,7 +26,7 @@ from odradek.log.tests.managers import ONE_THREAD, run_due
 from odradek.log.validation.batch import Origin
 from odradek.protocol.records import Codec, ControlType, build_batch, empty_batch, read_header
 
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 SEGMENTS = {"internal.segment.bytes": "2000", "segment.index.bytes": "4096"}
 
 
@@ -403,7 +403,8 @@ def is_running(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
+        # It may end between the opening and the reading of the file.
         return False
 
 

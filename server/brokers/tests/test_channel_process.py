@@ -15,11 +15,9 @@ from odradek.replication.metadata.image import BrokerMetadata, Endpoint
 from odradek.replication.remote import BrokerUnavailableError
 from odradek.server.brokers.channel import TcpBrokerChannels
 from odradek.server.network.reactor import PlainEPollReactor
-from odradek.server.tests.wire import Wire
+from odradek.server.tests.wire import TIMEOUT_S, Wire
 from odradek.server.work.slices import Slices
 from odradek.testing import OdradekBroker
-
-TIMEOUT_S = 15
 
 
 class Caller:

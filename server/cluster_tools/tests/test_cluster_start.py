@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from kafka.admin import KafkaAdminClient, NewTopic
@@ -121,9 +120,9 @@ def test_a_cluster_is_started_grows_and_continues(tmp_path):
         second = run("cluster", "start", "--directory", directory)
         assert second.returncode == 2
         assert second.stderr == f"odradek: {directory} is in use by another odradek cluster start\n"
-        began = time.monotonic()
         assert cluster.stop() == 0, cluster.text
-        assert time.monotonic() - began < 10, "the last broker does not retry its controlled shutdown"
+        # The last broker has nothing to move, and does not try again.
+        assert not cluster.find(r"^broker 2 \| .* the controlled shutdown is not complete")
         assert cluster.lines[-1] == "cluster  | stopped\n"
         assert cluster.text.count("odradek stopped") == 2
     with ClusterCommand(directory, "--brokers", "3", "--port", "0") as cluster:

@@ -61,7 +61,7 @@ def run(handlers, monkeypatch, tmp_path):
 
 
 def ended(process):
-    return process.wait(10) == -signal.SIGTERM
+    return process.wait(60) == -signal.SIGTERM
 
 
 def test_a_broker_that_cannot_be_started_stops_the_others(run):

@@ -352,4 +352,4 @@ def test_a_broker_closes_a_connection_that_is_reset_after_its_input_has_ended():
             # When this is answered, the broker has read the end of the input, or reads it in the same iteration.
             wire.metadata("t")
             leaving.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        until(lambda: open_sockets(broker) <= before, timeout_s=10, what="the connection to be closed")
+        until(lambda: open_sockets(broker) <= before, what="the connection to be closed")

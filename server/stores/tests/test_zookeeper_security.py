@@ -13,6 +13,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from kazoo.client import KazooClient
 from kazoo.security import ACL, make_acl
 
+from odradek.ports import PortReservation
 from odradek.replication.controller.registration import StartError
 from odradek.replication.metadata.store import MetadataStoreError, StoreUnavailableError
 from odradek.server.cluster_tools.zookeeper_server import ZooKeeperServer, find_port
@@ -54,7 +55,8 @@ class Server:
         self.write("second-broker", *authority.issue("second-broker"))
         self.write("stranger", *other.issue("stranger"))
         (directory / "jaas.conf").write_text(JAAS)
-        self.tls_port = find_port()
+        self._reservation = PortReservation(find_port())
+        self.tls_port = self._reservation.port
         settings = [
             f"serverCnxnFactory={NETTY}",
             f"secureClientPort={self.tls_port}",

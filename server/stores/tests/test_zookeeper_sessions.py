@@ -26,7 +26,7 @@ from odradek.server.stores.zookeeper.store import ZooKeeperStore
 
 @pytest.fixture(scope="module")
 def ensemble():
-    with ZooKeeperEnsemble(tick_ms=200) as ensemble:
+    with ZooKeeperEnsemble() as ensemble:
         yield ensemble
 
 
@@ -45,7 +45,8 @@ def reactor():
 
 @pytest.fixture
 def store(server, reactor, request):
-    store = open_store(f"{server.connect}/{request.node.name}", reactor)
+    # The session outlives the time that a server which has just started, and the client, need on a busy machine.
+    store = open_store(f"{server.connect}/{request.node.name}", reactor, session_timeout_ms=10_000)
     yield store
     reactor.run(store.close())
 

@@ -21,7 +21,7 @@ from odradek.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from odradek.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from odradek.server.tests.wire import Wire, until
+from odradek.server.tests.wire import TIMEOUT_S, Wire, until
 from odradek.testing import OdradekBroker
 
 PROPERTIES = {"group.min.session.timeout.ms": "200", "num.partitions": "2"}
@@ -267,7 +267,7 @@ def assert_joined_together(*members):
     until(lambda: len(stable_in) == len(members) and len(set(stable_in.values())) == 1)
     together.set()
     for thread in threads:
-        thread.join(15)
+        thread.join(TIMEOUT_S)
         assert not thread.is_alive()
 
 
@@ -295,9 +295,9 @@ def test_acknowledged_commits_outlive_crashes(broker):
     for _ in range(3):
         committer = Committer(broker.port, offset)
         committer.start()
-        assert committer.has_worked.wait(15)
+        assert committer.has_worked.wait(TIMEOUT_S)
         broker.restart(clean=False)
-        committer.join(15)
+        committer.join(TIMEOUT_S)
         with Wire(broker.port) as wire:
             await_coordinator(wire)
             offset = committed(wire)[0][0]

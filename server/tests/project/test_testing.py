@@ -6,10 +6,12 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 
 from odradek import testing
+from odradek.broker_log import BrokerLog
 from odradek.testing import BrokerFailedError, OdradekBroker
 
 STAND_IN = textwrap.dedent(
@@ -29,6 +31,7 @@ STAND_IN = textwrap.dedent(
         signal.signal(signal.SIGTERM, lambda *_: (print("stopped", flush=True), os._exit(0)))
     else:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, lambda *_: (print("TIME INFO x a late line", flush=True), sockets[0].accept()))
     sockets = []
     for listener in read("listeners").split(","):
         host, _, port = listener.partition("://")[2].rpartition(":")
@@ -63,7 +66,7 @@ def test_a_broker_is_reachable_and_removed_at_the_end():
         pid, directory = broker.pid, broker.directory
         assert broker.is_running
         assert broker.bootstrap_servers == f"127.0.0.1:{broker.port}"
-        socket.create_connection(("127.0.0.1", broker.port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", broker.port), timeout=60).close()
         assert broker.data_dir.is_dir()
         assert "odradek started" in broker.log_text()
     assert not is_alive(pid)
@@ -112,6 +115,23 @@ def test_the_log_contains_lines_of_its_level():
         assert broker.log_text() == "TIME WARNING x the disk is slow\n    a row of a traceback\n"
     with OdradekBroker(log_level="debug") as broker:
         assert "odradek started" in broker.log_text()
+
+
+def test_the_log_contains_a_line_that_precedes_a_response(monkeypatch):
+    """Also if the thread that copies the output is late."""
+    select_line = BrokerLog.selects
+
+    def select_slowly(log, line):
+        if b"late" in line:
+            threading.Event().wait(0.2)
+        return select_line(log, line)
+
+    monkeypatch.setattr(BrokerLog, "selects", select_slowly)
+    with OdradekBroker() as broker, socket.create_connection(("127.0.0.1", broker.port)) as connection:
+        os.kill(broker.pid, signal.SIGUSR1)
+        # The stand-in accepts the connection, and closes it.
+        assert connection.recv(1) == b""
+        assert "a late line" in broker.log_text()
 
 
 def test_several_listeners():
@@ -191,14 +211,14 @@ def wait_until_gone(pid):
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 10)[0])
+        return bool(select.select([descriptor], [], [], 60)[0])
     finally:
         os.close(descriptor)
 
 
 def test_a_broker_ends_with_a_test_process_that_does_not_stop_it(tmp_path):
     process, pid = hold(tmp_path, "sys.exit(3)", plain=True)
-    assert process.wait(20) == 3
+    assert process.wait(60) == 3
     process.stdout.close()
     assert wait_until_gone(pid)
 
@@ -207,7 +227,7 @@ def test_a_broker_ends_with_a_test_process_that_does_not_stop_it(tmp_path):
 def test_a_broker_ends_with_a_test_process_that_is_killed(tmp_path):
     process, pid = hold(tmp_path, "signal.pause()", plain=False)
     process.send_signal(signal.SIGKILL)
-    process.wait(20)
+    process.wait(60)
     process.stdout.close()
     assert wait_until_gone(pid)
 

@@ -11,6 +11,8 @@ from odradek.server.tests.wire import Wire, until
 from odradek.testing_cluster import OdradekCluster
 
 TIMEOUT_S = 60
+START_S = 240
+"""For a process that starts a cluster."""
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("cluster")]
 
@@ -106,7 +108,7 @@ def test_no_process_outlives_the_test_process(end, tmp_path):
         f"print(*pids, flush=True)\n{end}\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False,
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=START_S, check=False,
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     pids = list(map(int, done.stdout.split()))

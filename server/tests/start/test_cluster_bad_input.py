@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("cluster")]
 
 @pytest.fixture(scope="module")
 def cluster():
-    with OdradekCluster(size=1) as cluster:
+    # While the session of a broker that is only slow is renewed, its id and its address are free.
+    with OdradekCluster(size=1, session_timeout_ms=10_000) as cluster:
         yield cluster
 
 

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from odradek import __version__
+from odradek.server.tests.wire import TIMEOUT_S
 from odradek.testing import BrokerFailedError, OdradekBroker
 
 
@@ -16,7 +17,7 @@ def test_the_start_line_has_address_data_version_and_time():
         assert pairs["data"] == str(broker.data_dir)
         assert pairs["version"] == __version__
         assert int(pairs["start_ms"]) >= 0
-        socket.create_connection(("127.0.0.1", broker.port), timeout=10).close()
+        socket.create_connection(("127.0.0.1", broker.port), timeout=TIMEOUT_S).close()
 
 
 @pytest.mark.parametrize("clean", [True, False])

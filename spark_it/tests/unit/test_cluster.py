@@ -128,7 +128,7 @@ def test_a_pattern_does_not_match_internal_topics(broker, topics, unique):
     cluster = KafkaCluster(one.settings)
     cluster.commit("p", {(unique, 0): 3})
     found = {topic for topic, _ in cluster.list_partitions(one.sources["all"])}
-    assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=10).topics
+    assert unique in found and "__consumer_offsets" in cluster._admin.list_topics(timeout=60).topics
     assert "__consumer_offsets" not in found
 
 
@@ -143,7 +143,7 @@ def test_a_topic_that_is_created_again_has_another_id(broker, topics, unique):
     admin.delete_topics([unique])[unique].result(30)
     topics.create(unique)
     # Brokers get the change one after the other.
-    give_up_at = time.monotonic() + 30
+    give_up_at = time.monotonic() + 60
     while cluster.fetch_topic_ids([unique]) in (first, {}):
         assert time.monotonic() < give_up_at
         time.sleep(0.1)

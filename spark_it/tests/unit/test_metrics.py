@@ -15,7 +15,7 @@ PROGRESS = Progress(
 
 
 def get(port, path="/metrics"):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
         assert answer.headers["Content-Type"] == CONTENT_TYPE
         return answer.read().decode()
 

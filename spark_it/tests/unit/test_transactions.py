@@ -429,7 +429,8 @@ def test_a_transaction_that_takes_too_long(bench):
             finally:
                 reader.close()
 
-    hasty = Sleeping(bench.servers, {"transaction.timeout.ms": "1000", "message.timeout.ms": "1000"})
+    # Longer than a busy machine takes to write the record.
+    hasty = Sleeping(bench.servers, {"transaction.timeout.ms": "4000", "message.timeout.ms": "4000"})
     with pytest.raises(
         FencedError, match=r"or it took longer than transaction\.timeout\.ms .*; check that .*, or increase"
     ):

@@ -166,7 +166,7 @@ def test_the_lag_stays_on_the_page_after_a_problem(tmp_path):
     with Reporter(one, None, lambda _: None, is_stateful=False) as reporter:
         reporter.process_events([event(0, 10, 30)], guarded)
         reporter.report_problem("down")
-        page = urlopen(f"http://localhost:{reporter._metrics.port}/metrics", timeout=10).read().decode()
+        page = urlopen(f"http://localhost:{reporter._metrics.port}/metrics", timeout=60).read().decode()
     assert 'records_lag{connector="orders",topic="orders",partition="0"} 20' in page
 
 

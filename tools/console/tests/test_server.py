@@ -12,7 +12,7 @@ from odradek.tools.kafka.connection.wire_client import Address
 
 LARGE = bytes(5_000_000)
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 
 
 def until(condition):

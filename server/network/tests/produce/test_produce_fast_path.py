@@ -28,7 +28,7 @@ from odradek.protocol.messages.produce import (
 )
 from odradek.protocol.records import build_batch
 from odradek.server.tests.test_transactions import Producer
-from odradek.server.tests.wire import until
+from odradek.server.tests.wire import TIMEOUT_S, until
 from odradek.testing import OdradekBroker
 
 VERSIONS = range(3, 14)
@@ -37,7 +37,7 @@ _names = (f"topic-{number}" for number in itertools.count())
 
 class Client:
     def __init__(self, broker):
-        self.socket = socket.create_connection(("127.0.0.1", broker.port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", broker.port), timeout=TIMEOUT_S)
         self.stream = self.socket.makefile("rb")
         self.correlation_ids = itertools.count(1)
 

@@ -1,5 +1,6 @@
 """TLS contexts made from the properties of a broker, and the messages for properties that cannot be used."""
 
+import gc
 import os
 import ssl
 from datetime import UTC, datetime
@@ -167,6 +168,8 @@ def test_a_null_character_in_a_path(directory: Path) -> None:
 
 def test_a_directory_instead_of_a_store_leaves_no_descriptor_open(directory: Path) -> None:
     settings = BrokerConfig(tls_properties(directory, **{"ssl.truststore.location": str(directory)}))
+    # Otherwise sockets of earlier tests may be closed between the two lists.
+    gc.collect()
     before = os.listdir("/proc/self/fd")
     with pytest.raises(PropertyError, match="Is a directory"):
         make_client_context(settings.tls_settings("SSL"))
