@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from odradek.log.storage import descriptors
 from odradek.log.storage.file_lock import OsLock
+from odradek.log.storage.page_cache import lacks_pages
 from odradek.protocol.errors import ErrorCode, KafkaError
 
 Piece = bytes | bytearray | memoryview
@@ -27,6 +28,9 @@ _SAMPLE_INTERVAL_BYTES = 524_288
 """Each sample takes a microsecond. Pages that were written or read together leave the memory together, mostly."""
 
 _SAMPLE = bytearray(1)
+_NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
+"""Linux: the first read after a write changes the inode otherwise, and waits for a commit of the file system's journal."""
+
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: a read that fails with EAGAIN instead of a wait for the disk. 0 elsewhere."""
 
@@ -357,6 +361,8 @@ class OsFile:
     def is_cached(self, position: int, size_bytes: int) -> bool:
         if not self._reports_waits or size_bytes <= 0:
             return True
+        if lacks_pages(self.fd, position, size_bytes):
+            return False
         last = position + size_bytes - 1
         try:
             for at in range(position, last, _SAMPLE_INTERVAL_BYTES):
@@ -429,7 +435,11 @@ class OsFileSystem:
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsFile(path, os.open(path, flags, 0o644))
+        try:
+            return OsFile(path, os.open(path, flags | _NO_ACCESS_TIME, 0o644))
+        except PermissionError:
+            # Only the owner of a file may read it without an update of its access time.
+            return OsFile(path, os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

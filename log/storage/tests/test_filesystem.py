@@ -195,6 +195,27 @@ def test_an_error_of_a_read_that_does_not_wait_is_that_of_the_next_read(tmp_path
         file.read_cached(0, memoryview(bytearray(4)))
 
 
+def test_reads_do_not_change_the_access_time(tmp_path):
+    file = put(OsFileSystem(), f"{tmp_path}/a", b"abcd")
+    os.utime(f"{tmp_path}/a", ns=(1, 1))
+    assert file.pread(0, 4) == b"abcd"
+    assert os.stat(f"{tmp_path}/a").st_atime_ns == 1
+
+
+def test_a_file_of_another_user_is_opened(tmp_path, monkeypatch):
+    system_open = os.open
+
+    def open_as_other(path, flags, mode=0o777):
+        if flags & os.O_NOATIME:
+            raise PermissionError(errno.EPERM, "not the owner")
+        return system_open(path, flags, mode)
+
+    put(OsFileSystem(), f"{tmp_path}/a", b"abcd")
+    monkeypatch.setattr(filesystem, "_NO_ACCESS_TIME", os.O_NOATIME)
+    monkeypatch.setattr(os, "open", open_as_other)
+    assert OsFileSystem().open(f"{tmp_path}/a").pread(0, 4) == b"abcd"
+
+
 def test_a_write_without_progress_fails(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "pwritev", lambda fd, pieces, position: 1)
     monkeypatch.setattr(os, "pwrite", lambda fd, data, position: 0)

@@ -1,0 +1,47 @@
+"""cachestat(2): how much of a file is in the page cache. Linux has it from 6.5 on, with one number on all processors."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+_SYSTEM_CALL: Final = 451
+
+
+def lacks_pages(fd: int, position: int, size_bytes: int) -> bool:
+    """Return whether a part of a file is not in the page cache completely; False if the system does not report it.
+
+    Pages that are being read from the disk count as present.
+    """
+    count_pages = _count_pages()
+    if count_pages is None:
+        return False
+    page_bytes = _page_bytes()
+    expected = (position + size_bytes - 1) // page_bytes - position // page_bytes + 1
+    return 0 <= count_pages(fd, position, size_bytes) < expected
+
+
+@cache
+def _page_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE")
+
+
+@cache
+def _count_pages() -> Callable[[int, int, int], int] | None:
+    """Return a function that returns the number of pages in the page cache, -1 if the call fails. For one thread."""
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    # The part of the file: position and size; then the result, which begins with the number of pages.
+    part, result = (ctypes.c_uint64 * 2)(), (ctypes.c_uint64 * 5)()
+    part_at, result_at = ctypes.byref(part), ctypes.byref(result)
+    call = ctypes.CDLL(None).syscall
+
+    def count(fd: int, position: int, size_bytes: int) -> int:
+        part[0], part[1] = position, size_bytes
+        return result[0] if call(_SYSTEM_CALL, fd, part_at, result_at, 0) == 0 else -1
+
+    with open(__file__, "rb") as file:
+        return count if count(file.fileno(), 0, 1) >= 0 else None
