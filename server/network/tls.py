@@ -189,7 +189,7 @@ class TlsWriter:
             else:
                 already = self._region_read_bytes
                 wanted = min(wanted, self._loader.readable_bytes(piece, already))  # type: ignore[arg-type] # of a log
-                if not wanted:
+                if self._loader.is_loading:
                     break
                 data = piece.file.pread(piece.position + already, wanted)  # type: ignore[attr-defined] # of a log
                 if not data and wanted:

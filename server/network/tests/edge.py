@@ -560,6 +560,9 @@ class Edge:
     def send_file(socket, file, position, size_bytes):
         return socket.send_file(file, position, size_bytes)
 
+    def monotonic(self):
+        return self.now_s
+
     def run_read(self, work, done):
         self.reads.append((work, done))
 

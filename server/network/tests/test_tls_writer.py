@@ -109,7 +109,10 @@ class Connected:
 
         self.counts = SocketCounts()
         self.threads: list[tuple[Any, Any]] = []
-        files: Any = SimpleNamespace(run_read=lambda work, done: self.threads.append((work, done)))
+        self.now_s = 0.0
+        files: Any = SimpleNamespace(
+            run_read=lambda work, done: self.threads.append((work, done)), monotonic=lambda: self.now_s
+        )
         self.writer = TlsWriter(self.layer, make, files, lambda: self.drained.append(True), self.counts)
         self.client.begin()
         for _ in range(3):
@@ -254,6 +257,23 @@ def test_parts_that_are_on_the_disk_only_are_read_in_a_thread(connected: Connect
     assert connected.writer.is_idle
 
 
+def test_an_empty_region_does_not_count_as_one_that_is_loaded(connected: Connected) -> None:
+    connected.writer.send([b"head", region(Data(0)), b"tail"])
+    assert connected.receive() == b"headtail"
+    assert connected.writer.is_idle
+
+
+def test_a_failed_read_in_a_thread_closes_the_connection(connected: Connected) -> None:
+    data = Data(PART_BYTES)
+    data.cached_to = 0
+    connected.writer.send([region(data)])
+    ((_, done),) = connected.threads
+    done(OSError("the disk fails"))
+    connected.socket.drain()
+    assert connected.socket.is_aborted
+    assert not data.reads
+
+
 def test_a_closed_writer_reads_nothing_in_a_thread(connected: Connected) -> None:
     data = Data(PART_BYTES)
     data.cached_to = 0
@@ -269,7 +289,7 @@ def test_a_closed_writer_reads_nothing_in_a_thread(connected: Connected) -> None
 def test_a_closed_writer_is_freed_without_the_garbage_collector(directory: Path) -> None:
     """The collector runs rarely; OpenSSL's state of a connection has some 100 kB."""
     transport: Any = SimpleNamespace(getHandle=lambda: None)
-    files: Any = SimpleNamespace(send_file=None, run_read=None)
+    files: Any = SimpleNamespace(send_file=None, run_read=None, monotonic=None)
     layer = Connected(directory).layer
     writer = TlsWriter(layer, lambda drained: SocketWriter(transport, Any, files, drained), files, lambda: None)  # type: ignore[arg-type]
     freed = weakref.ref(writer)

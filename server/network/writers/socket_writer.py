@@ -203,7 +203,7 @@ class SocketWriter:
                     queue.popleft()
                 else:
                     sent = self._send_region(piece)  # type: ignore[arg-type] # of a log
-                    if not sent:
+                    if self._loader.is_loading:
                         return False
                     if counts is not None:
                         counts.sent_bytes += sent
@@ -217,10 +217,10 @@ class SocketWriter:
         return True
 
     def _send_region(self, region: FileRegion) -> int:
-        """Call `sendfile` once for a part of the region at the head of the queue; return 0 if that is being loaded."""
+        """Call `sendfile` once for a part of the region at the head of the queue; return 0 if it is being loaded."""
         already = self._region_sent_bytes
         size_bytes = self._loader.readable_bytes(region, already)
-        if not size_bytes:
+        if self._loader.is_loading:
             return 0
         sent = self._send_file(self._socket, region.file, region.position + already, size_bytes)
         if sent == 0:
