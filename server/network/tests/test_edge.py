@@ -146,6 +146,16 @@ def test_a_connection_that_is_lost_during_a_read_from_the_disk_ends_the_read():
     assert not region.is_loaded
 
 
+def test_a_connection_that_is_closed_during_a_read_from_the_disk_ends_the_read_at_once():
+    """A stop of the broker waits for the queue of reads, before Twisted reports the lost connections."""
+    edge = Edge(Script([0, 0, 1]), [Kind.RECORDS], may_be_cold=True, is_disk_hung=True).run()
+    ((work, _),) = edge.reads
+    region = edge.protocol.writer._queue[0]
+    edge.protocol.close()
+    work()
+    assert not region.is_loaded
+
+
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
