@@ -113,8 +113,8 @@ class File(Protocol):
         """Fill a buffer from `position` on. Return the number of bytes; fewer only at the end of the file."""
         ...
 
-    def read_cached(self, position: int, buffer: memoryview) -> int:
-        """Fill a buffer without a wait for the disk. Return the number of bytes; fewer if others are not in memory."""
+    def read_cached(self, position: int, size_bytes: int) -> bytes | bytearray | None:
+        """Read bytes without a wait for the disk. Return None if not all are in memory, or the file ends before."""
         ...
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
@@ -157,9 +157,9 @@ class FileRegion(NamedTuple):
         """Read the bytes, for tests."""
         return self.file.pread(self.position, self.size_bytes)
 
-    def read_cached(self, buffer: memoryview) -> int:
-        """As `File.read_cached`, from the start of the region."""
-        return self.file.read_cached(self.position, buffer)
+    def read_cached(self) -> bytes | bytearray | None:
+        """Read the bytes as with `File.read_cached`."""
+        return self.file.read_cached(self.position, self.size_bytes)
 
 
 class FileLock(Protocol):
@@ -320,15 +320,17 @@ class OsFile:
             done += count
         return done
 
-    def read_cached(self, position: int, buffer: memoryview) -> int:
+    def read_cached(self, position: int, size_bytes: int) -> bytes | bytearray | None:
         if self._reports_waits:
+            buffer = bytearray(size_bytes)
             try:
-                return os.preadv(self.fd, [buffer], position, _NO_WAIT)
+                return buffer if os.preadv(self.fd, [buffer], position, _NO_WAIT) == size_bytes else None
             except BlockingIOError:
-                return 0
+                return None
             except OSError as error:
                 self._accept(error)
-        return self.read_into(position, buffer)
+        data = self.pread(position, size_bytes)
+        return data if len(data) == size_bytes else None
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
         if not self._reports_waits or size_bytes <= 0:

@@ -27,8 +27,8 @@ class SimulatedFile(MemoryFile):
         self._fs.before_read(self.path)
         return self._node.content.read(position, size_bytes)
 
-    def read_cached(self, position: int, buffer: memoryview) -> int:
-        return self.read_into(position, buffer) if self._fs.finds_in_memory() else 0
+    def read_cached(self, position: int, size_bytes: int) -> bytes | None:
+        return super().read_cached(position, size_bytes) if self._fs.finds_in_memory() else None
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
         return self._fs.finds_in_memory()

@@ -166,7 +166,7 @@ class Region:
         self.position = 0
         self.size_bytes = len(content)
 
-    def read_cached(self, buffer):
+    def read_cached(self):
         raise OSError("not readable")
 
     def is_cached(self, position, size_bytes):
