@@ -166,8 +166,8 @@ class Region:
         self.position = 0
         self.size_bytes = len(content)
 
-    def read_cached(self):
-        raise OSError("not readable")
+    def read_cached(self, *part):
+        return None
 
     def is_cached(self, position, size_bytes):
         assert (position, size_bytes) == (0, self.size_bytes)
