@@ -24,12 +24,11 @@ TEMPORARY_SUFFIX = ".tmp"
 _ZERO_CHECK_BYTES = 1 << 20
 _LOAD_BYTES = 131_072
 _SAMPLE_INTERVAL_BYTES = 131_072
-"""The kernel reads ahead and evicts at least this much of a file at once, by default."""
+"""The kernel reads ahead this much of a file by default, and tends to evict together what it read together."""
 
 _SAMPLE = bytearray(1)
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: a read that fails with EAGAIN instead of a wait for the disk. 0 elsewhere."""
-
 
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
@@ -300,7 +299,8 @@ class OsFile:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
-        # tmpfs, for example, does not support the flag: all of its files are in memory.
+        # False if the file system does not support the flag. The files of tmpfs are in memory; on others, as NFS, the
+        # reactor thread waits.
         self._reports_waits = _NO_WAIT != 0
 
     def pread(self, position: int, size_bytes: int) -> bytes:
@@ -328,7 +328,7 @@ class OsFile:
             except BlockingIOError:
                 return None
             except OSError as error:
-                self._accept(error)
+                self._note_support(error)
         data = self.pread(position, size_bytes)
         return data if len(data) == size_bytes else None
 
@@ -343,11 +343,11 @@ class OsFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            self._accept(error)
+            self._note_support(error)
         return True
 
-    def _accept(self, error: OSError) -> None:
-        """Ignore an error of a read that does not wait: the read that follows reports it."""
+    def _note_support(self, error: OSError) -> None:
+        """Note that the flag is not supported, if that is the error. The read that follows reports any other."""
         if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             self._reports_waits = False
 

@@ -17,6 +17,7 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from odradek.log.storage.filesystem import FileRegion
 from odradek.server.measurements.authentications import AuthenticationCounts
 from odradek.server.network.connection_transport import Piece, TcpTransport, count_bytes
 from odradek.server.network.transport import READ_BYTES, KafkaTransport, KafkaTransportFactory
@@ -180,30 +181,44 @@ class TlsWriter:
             piece = queue[0]
             wanted = _PART_BYTES - part_bytes
             if isinstance(piece, (bytes, bytearray, memoryview)):
-                data: bytes | memoryview = memoryview(piece)[:wanted]
+                data: bytes | bytearray | memoryview = memoryview(piece)[:wanted]
                 rest = memoryview(piece)[wanted:]
                 if rest:
                     queue[0] = rest
                 else:
                     queue.popleft()
             else:
-                already = self._region_read_bytes
-                wanted = min(wanted, self._loader.readable_bytes(piece, already))  # type: ignore[arg-type] # of a log
-                if self._loader.is_loading:
+                records = self._read_region(piece, wanted)  # type: ignore[arg-type] # of a log
+                if records is None:
                     break
-                data = piece.file.pread(piece.position + already, wanted)  # type: ignore[attr-defined] # of a log
-                if not data and wanted:
-                    raise OSError(f"segment file ends {piece.size_bytes - already} bytes before the end of the region")
-                self._region_read_bytes += len(data)
-                if self._region_read_bytes == piece.size_bytes:
-                    self._region_read_bytes = 0
-                    self._loader.end_region()
-                    queue.popleft()
+                data = records
             self._layer.encrypt(data)
             part_bytes += len(data)
         if self._counts is not None:
             self._counts.sent_bytes += part_bytes
         return part_bytes
+
+    def _read_region(self, region: FileRegion, wanted: int) -> bytes | bytearray | None:
+        """Read up to `wanted` bytes of the region at the head of the queue; return None if they are being loaded."""
+        if self._loader.is_loading:
+            return None
+        already = self._region_read_bytes
+        rest_bytes = region.size_bytes - already
+        # Only if these bytes are not in the page cache, more of the region is checked and loaded.
+        data = region.file.read_cached(region.position + already, min(wanted, rest_bytes))
+        if data is None:
+            readable_bytes = self._loader.readable_bytes(region, already)
+            if self._loader.is_loading:
+                return None
+            data = region.file.pread(region.position + already, min(wanted, readable_bytes))
+            if not data:
+                raise OSError(f"segment file ends {rest_bytes} bytes before the end of the region")
+        self._region_read_bytes += len(data)
+        if self._region_read_bytes == region.size_bytes:
+            self._region_read_bytes = 0
+            self._loader.end_region()
+            self._queue.popleft()
+        return data
 
     def _fail(self, error: Exception) -> None:
         logger.debug("write failed error=%s", error)
