@@ -22,7 +22,7 @@ from odradek.server.measurements.authentications import AuthenticationCounts
 from odradek.server.network.connection_transport import Piece, TcpTransport, count_bytes
 from odradek.server.network.transport import READ_BYTES, KafkaTransport, KafkaTransportFactory
 from odradek.server.network.writers.region_loader import FileSender, RegionLoader
-from odradek.server.network.writers.socket_writer import ITERATION_LIMIT_BYTES, SocketWriter
+from odradek.server.network.writers.socket_writer import ITERATION_LIMIT_BYTES, MIN_PIECE_BYTES, SocketWriter
 from odradek.server.security.principal import Principal
 from odradek.server.security.tls.layer import TlsError, TlsLayer
 from odradek.server.security.tls.principal_mapping import NoPrincipalError
@@ -166,17 +166,21 @@ class TlsWriter:
                 if budget_bytes <= 0:
                     self._socket.wait_for_room()
                     return
-                part_bytes = self._encrypt_part()
-                if not part_bytes:
+                counted_bytes = self._encrypt_part()
+                if not counted_bytes:
                     return
-                budget_bytes -= part_bytes
+                budget_bytes -= counted_bytes
                 self._socket.send([self._layer.take_output()])
         except (OSError, TlsError) as error:
             self._fail(error)
 
     def _encrypt_part(self) -> int:
-        """Encrypt the next part of the queue; return its size, 0 if it is being loaded. Raises OSError, TlsError."""
+        """Encrypt the next part of the queue; return its size, 0 if it is being loaded. Raises OSError, TlsError.
+
+        As in `SocketWriter`, a small piece counts as a larger one.
+        """
         queue, part_bytes = self._queue, 0
+        pieces: list[bytes | bytearray | memoryview] = []
         while queue and part_bytes < _PART_BYTES:
             piece = queue[0]
             wanted = _PART_BYTES - part_bytes
@@ -192,11 +196,14 @@ class TlsWriter:
                 if records is None:
                     break
                 data = records
-            self._layer.encrypt(data)
+            pieces.append(data)
             part_bytes += len(data)
+        if part_bytes:
+            # Each call makes a TLS record, which costs more than the copy of small pieces.
+            self._layer.encrypt(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self._counts is not None:
             self._counts.sent_bytes += part_bytes
-        return part_bytes
+        return max(part_bytes, len(pieces) * MIN_PIECE_BYTES)
 
     def _read_region(self, region: FileRegion, wanted: int) -> bytes | bytearray | None:
         """Read up to `wanted` bytes of the region at the head of the queue; return None if they are being loaded."""

@@ -204,6 +204,26 @@ def test_an_iteration_encrypts_a_bounded_amount(connected: Connected) -> None:
     assert connected.drained == [True]
 
 
+def test_an_iteration_encrypts_a_bounded_number_of_pieces(connected: Connected) -> None:
+    """A response may have two small pieces for each of thousands of partitions."""
+    data = Data(100)
+    connected.writer.send([b"head", region(data)] * 5_000)
+    received, steps = b"", []
+    while not connected.writer.is_idle:
+        steps.append(len(data.reads))
+        data.reads.clear()
+        received += connected.receive()
+        connected.socket.drain()
+    assert received + connected.receive() == (b"head" + data.content[:100]) * 5_000
+    assert 100 < max(steps) < 2_000
+    assert connected.drained == [True]
+
+
+def test_small_pieces_share_the_records_of_tls(connected: Connected) -> None:
+    connected.writer.send([b"head", region(Data(100))] * 100)
+    assert sum(map(len, connected.socket.sent)) < 104 * 100 + 100
+
+
 def test_a_file_that_ends_early_closes_the_connection(connected: Connected) -> None:
     data = Data(100_000)
     data.missing_bytes = 50_000

@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 ITERATION_LIMIT_BYTES: Final = 4194304
 """Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
 
-_MIN_PIECE_BYTES: Final = 8_192
+MIN_PIECE_BYTES: Final = 8_192
 """Smallest size that is counted for a piece: a fetch of 10,000 partitions with one record each has 20,000 pieces, each
 of which is a system call. An iteration sends up to 512 of them."""
 
@@ -212,7 +212,7 @@ class SocketWriter:
                     if counts is not None:
                         counts.sent_bytes += sent
                 self.has_progressed = True
-                budget_bytes -= max(sent, _MIN_PIECE_BYTES)
+                budget_bytes -= max(sent, MIN_PIECE_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
