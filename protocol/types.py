@@ -41,8 +41,8 @@ class FileRegionLike(Protocol):
         """Read the bytes, for transports that cannot send from the file."""
         ...
 
-    def read_cached(self, buffer: memoryview) -> int:
-        """Fill a buffer without a wait for the disk. Return the number of bytes; fewer if others are not in memory."""
+    def read_cached(self) -> bytes | bytearray | None:
+        """Read bytes without a wait for the disk. Return None if not all are in memory, or the file ends before."""
         ...
 
 

@@ -25,7 +25,7 @@ TEMPORARY_SUFFIX = ".tmp"
 _ZERO_CHECK_BYTES = 1 << 20
 _LOAD_BYTES = 131_072
 _SAMPLE_INTERVAL_BYTES = 524_288
-"""Each sample takes a microsecond. Pages that were written or read together leave the memory together, mostly."""
+"""Each sample takes a microsecond. They find pages that are still being read, and others where none can be counted."""
 
 _SAMPLE = bytearray(1)
 _NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
@@ -33,7 +33,6 @@ _NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
 
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: a read that fails with EAGAIN instead of a wait for the disk. 0 elsewhere."""
-
 
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
@@ -131,8 +130,8 @@ class File(Protocol):
         """Fill a buffer from `position` on. Return the number of bytes; fewer only at the end of the file."""
         ...
 
-    def read_cached(self, position: int, buffer: memoryview) -> int:
-        """Fill a buffer without a wait for the disk. Return the number of bytes; fewer if others are not in memory."""
+    def read_cached(self, position: int, size_bytes: int) -> bytes | bytearray | None:
+        """Read bytes without a wait for the disk. Return None if not all are in memory, or the file ends before."""
         ...
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
@@ -175,9 +174,9 @@ class FileRegion(NamedTuple):
         """Read the bytes, for tests."""
         return self.file.pread(self.position, self.size_bytes)
 
-    def read_cached(self, buffer: memoryview) -> int:
-        """As `File.read_cached`, from the start of the region."""
-        return self.file.read_cached(self.position, buffer)
+    def read_cached(self) -> bytes | bytearray | None:
+        """Read the bytes as with `File.read_cached`."""
+        return self.file.read_cached(self.position, self.size_bytes)
 
 
 class FileLock(Protocol):
@@ -318,7 +317,8 @@ class OsFile:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.fd = fd
-        # tmpfs, for example, does not support the flag: all of its files are in memory.
+        # False if the file system does not support the flag. The files of tmpfs are in memory; on others, as NFS, the
+        # reactor thread waits.
         self._reports_waits = _NO_WAIT != 0
 
     def pread(self, position: int, size_bytes: int) -> bytes:
@@ -333,13 +333,13 @@ class OsFile:
         return data
 
     def pread_cached(self, position: int, size_bytes: int) -> bytes | bytearray:
-        data = bytearray(size_bytes)
-        with memoryview(data) as buffer:
-            count = self.read_cached(position, buffer)
-        if count < size_bytes:
-            if position + count < self.size_bytes():
-                raise ColdReadError(self, position, size_bytes)
-            del data[count:]
+        data = self.read_cached(position, size_bytes)
+        if data is None:
+            rest_bytes = max(0, self.size_bytes() - position)
+            if rest_bytes < size_bytes:
+                data = self.read_cached(position, rest_bytes)
+        if data is None:
+            raise ColdReadError(self, position, size_bytes)
         return data
 
     def read_into(self, position: int, buffer: memoryview) -> int:
@@ -348,15 +348,17 @@ class OsFile:
             done += count
         return done
 
-    def read_cached(self, position: int, buffer: memoryview) -> int:
+    def read_cached(self, position: int, size_bytes: int) -> bytes | bytearray | None:
         if self._reports_waits:
+            buffer = bytearray(size_bytes)
             try:
-                return os.preadv(self.fd, [buffer], position, _NO_WAIT)
+                return buffer if os.preadv(self.fd, [buffer], position, _NO_WAIT) == size_bytes else None
             except BlockingIOError:
-                return 0
+                return None
             except OSError as error:
-                self._accept(error)
-        return self.read_into(position, buffer)
+                self._note_support(error)
+        data = self.pread(position, size_bytes)
+        return data if len(data) == size_bytes else None
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
         if not self._reports_waits or size_bytes <= 0:
@@ -371,11 +373,11 @@ class OsFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            self._accept(error)
+            self._note_support(error)
         return True
 
-    def _accept(self, error: OSError) -> None:
-        """Ignore an error of a read that does not wait: the read that follows reports it."""
+    def _note_support(self, error: OSError) -> None:
+        """Note that the flag is not supported, if that is the error. The read that follows reports any other."""
         if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL):
             self._reports_waits = False
 

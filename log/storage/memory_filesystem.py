@@ -152,7 +152,9 @@ class MemoryFile:
         buffer[: len(data)] = data
         return len(data)
 
-    read_cached = read_into
+    def read_cached(self, position: int, size_bytes: int) -> bytes | None:
+        data = self.pread(position, size_bytes)
+        return data if len(data) == size_bytes else None
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
         return True

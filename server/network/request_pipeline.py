@@ -449,23 +449,21 @@ def _make_pieces(out: bytearray, splices: list[Splice]) -> bytearray | list[Piec
         start = position
     if start < len(out):
         pieces.append(view[start:])
-    return (_copy(pieces, SIZE_BYTES + size) if size <= _COPIED_RESPONSE_BYTES else None) or pieces
+    return (_copy(pieces) if size <= _COPIED_RESPONSE_BYTES else None) or pieces
 
 
-def _copy(pieces: list[Piece], size_bytes: int) -> bytearray | None:
+def _copy(pieces: list[Piece]) -> bytearray | None:
     """Return a response in one piece; None if the writer is to read it from the disk, or to report a failed read."""
-    copy, position = bytearray(size_bytes), 0
-    with memoryview(copy) as view:
-        for piece in pieces:
-            if isinstance(piece, (bytes, bytearray, memoryview)):
-                end = position + len(piece)
-                view[position:end] = piece
-            else:
-                end = position + piece.size_bytes
-                try:
-                    if piece.read_cached(view[position:end]) < piece.size_bytes:
-                        return None
-                except OSError:
-                    return None
-            position = end
-    return copy
+    parts: list[bytes | bytearray | memoryview] = []
+    for piece in pieces:
+        if isinstance(piece, (bytes, bytearray, memoryview)):
+            parts.append(piece)
+            continue
+        try:
+            records = piece.read_cached()
+        except OSError:
+            return None
+        if records is None:
+            return None
+        parts.append(records)
+    return bytearray().join(parts)

@@ -17,11 +17,12 @@ from twisted.internet.protocol import Protocol as TwistedProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from odradek.log.storage.filesystem import FileRegion
 from odradek.server.measurements.authentications import AuthenticationCounts
 from odradek.server.network.connection_transport import Piece, TcpTransport, count_bytes
 from odradek.server.network.transport import READ_BYTES, KafkaTransport, KafkaTransportFactory
 from odradek.server.network.writers.region_loader import FileSender, RegionLoader
-from odradek.server.network.writers.socket_writer import ITERATION_LIMIT_BYTES, SocketWriter
+from odradek.server.network.writers.socket_writer import ITERATION_LIMIT_BYTES, MIN_PIECE_BYTES, SocketWriter
 from odradek.server.security.principal import Principal
 from odradek.server.security.tls.layer import TlsError, TlsLayer
 from odradek.server.security.tls.principal_mapping import NoPrincipalError
@@ -165,45 +166,66 @@ class TlsWriter:
                 if budget_bytes <= 0:
                     self._socket.wait_for_room()
                     return
-                part_bytes = self._encrypt_part()
-                if not part_bytes:
+                counted_bytes = self._encrypt_part()
+                if not counted_bytes:
                     return
-                budget_bytes -= part_bytes
+                budget_bytes -= counted_bytes
                 self._socket.send([self._layer.take_output()])
         except (OSError, TlsError) as error:
             self._fail(error)
 
     def _encrypt_part(self) -> int:
-        """Encrypt the next part of the queue; return its size, 0 if it is being loaded. Raises OSError, TlsError."""
+        """Encrypt the next part of the queue; return its size, 0 if it is being loaded. Raises OSError, TlsError.
+
+        As in `SocketWriter`, a small piece counts as a larger one.
+        """
         queue, part_bytes = self._queue, 0
+        pieces: list[bytes | bytearray | memoryview] = []
         while queue and part_bytes < _PART_BYTES:
             piece = queue[0]
             wanted = _PART_BYTES - part_bytes
             if isinstance(piece, (bytes, bytearray, memoryview)):
-                data: bytes | memoryview = memoryview(piece)[:wanted]
+                data: bytes | bytearray | memoryview = memoryview(piece)[:wanted]
                 rest = memoryview(piece)[wanted:]
                 if rest:
                     queue[0] = rest
                 else:
                     queue.popleft()
             else:
-                already = self._region_read_bytes
-                wanted = min(wanted, self._loader.readable_bytes(piece, already))  # type: ignore[arg-type] # of a log
-                if not wanted:
+                records = self._read_region(piece, wanted)  # type: ignore[arg-type] # of a log
+                if records is None:
                     break
-                data = piece.file.pread(piece.position + already, wanted)  # type: ignore[attr-defined] # of a log
-                if not data and wanted:
-                    raise OSError(f"segment file ends {piece.size_bytes - already} bytes before the end of the region")
-                self._region_read_bytes += len(data)
-                if self._region_read_bytes == piece.size_bytes:
-                    self._region_read_bytes = 0
-                    self._loader.end_region()
-                    queue.popleft()
-            self._layer.encrypt(data)
+                data = records
+            pieces.append(data)
             part_bytes += len(data)
+        if part_bytes:
+            # Each call makes a TLS record, which costs more than the copy of small pieces.
+            self._layer.encrypt(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if self._counts is not None:
             self._counts.sent_bytes += part_bytes
-        return part_bytes
+        return max(part_bytes, len(pieces) * MIN_PIECE_BYTES)
+
+    def _read_region(self, region: FileRegion, wanted: int) -> bytes | bytearray | None:
+        """Read up to `wanted` bytes of the region at the head of the queue; return None if they are being loaded."""
+        if self._loader.is_loading:
+            return None
+        already = self._region_read_bytes
+        rest_bytes = region.size_bytes - already
+        # Only if these bytes are not in the page cache, more of the region is checked and loaded.
+        data = region.file.read_cached(region.position + already, min(wanted, rest_bytes))
+        if data is None:
+            readable_bytes = self._loader.readable_bytes(region, already)
+            if self._loader.is_loading:
+                return None
+            data = region.file.pread(region.position + already, min(wanted, readable_bytes))
+            if not data:
+                raise OSError(f"segment file ends {rest_bytes} bytes before the end of the region")
+        self._region_read_bytes += len(data)
+        if self._region_read_bytes == region.size_bytes:
+            self._region_read_bytes = 0
+            self._loader.end_region()
+            self._queue.popleft()
+        return data
 
     def _fail(self, error: Exception) -> None:
         logger.debug("write failed error=%s", error)

@@ -218,7 +218,8 @@ class KafkaTransport(TwistedProtocol):
             # responses fill more than two thirds of the send buffer. The kernel delivers accepted bytes after a close.
             transport.reactor.callLater(0, transport.connectionLost, connectionDone)
         else:
-            transport.abortConnection()
+            # At once: a stop of the broker waits for the reads from the disk that are queued for its connections.
+            self.writer.abort()
 
     def pause_reading(self) -> None:
         """Read nothing until `resume_reading`."""

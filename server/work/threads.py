@@ -1,4 +1,4 @@
-"""Threads for work whose concurrency is bounded by its callers."""
+"""Threads for work that blocks, outside of the reactor's own pool."""
 
 import threading
 from collections.abc import Callable
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class GrowingThreads:
-    """A thread pool that grows to the number of concurrent calls of `run`, at most to `most` threads.
+    """A thread pool that grows to the number of concurrent calls of `run`, up to `most` threads unless it is None.
 
-    The threads end with the reactor.
+    The threads end with the reactor, after the work of all calls.
+
     The reactor's own pool has ten threads for everything. Compaction runs up to log.cleaner.threads functions at once,
     each of which may sleep for minutes to stay below log.cleaner.io.max.bytes.per.second. In the reactor's pool, syncs
     for which acknowledgements wait would be queued behind them.
@@ -38,7 +39,12 @@ class GrowingThreads:
             self._count -= 1
             done(error)
 
-        deferred = call_in_pool(self._reactor, pool, work)
+        try:
+            deferred = call_in_pool(self._reactor, pool, work)
+        except RuntimeError as error:
+            # No thread can be started. `done` is never called before this function returns.
+            self._reactor.callLater(0, finish, error)
+            return
         deferred.addCallbacks(lambda _: finish(None), lambda failure: finish(failure.value))
 
     def _start(self) -> "ThreadPool":

@@ -18,25 +18,35 @@ EPOCH_MS = 1_800_000_000_000
 
 
 class SimulatedFile(MemoryFile):
-    """A file on a SimulatedDisk."""
+    """A file on a SimulatedDisk. Sometimes it is on the disk only, until a thread has loaded a part of it."""
 
-    __slots__ = ()
+    __slots__ = ("_is_cold",)
     _fs: "SimulatedDisk"
+
+    def __init__(self, fs: "SimulatedDisk", path: str, node: MemoryNode) -> None:
+        super().__init__(fs, path, node)
+        self._is_cold = False
 
     def pread(self, position: int, size_bytes: int) -> bytes:
         self._fs.before_read(self.path)
         return self._node.content.read(position, size_bytes)
 
     def pread_cached(self, position: int, size_bytes: int) -> bytes:
-        if not self._fs.finds_in_memory():
+        if not self.is_cached(position, size_bytes):
             raise ColdReadError(self, position, size_bytes)
         return self.pread(position, size_bytes)
 
-    def read_cached(self, position: int, buffer: memoryview) -> int:
-        return self.read_into(position, buffer) if self._fs.finds_in_memory() else 0
+    def read_cached(self, position: int, size_bytes: int) -> bytes | None:
+        return super().read_cached(position, size_bytes) if self.is_cached(position, size_bytes) else None
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
-        return self._fs.finds_in_memory()
+        # Reads of a small region are tried twice before they are left to a thread.
+        self._is_cold = self._is_cold or self._fs.evicts()
+        return not self._is_cold
+
+    def load(self, position: int, size_bytes: int) -> None:
+        self._is_cold = False
+        super().load(position, size_bytes)
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         super().write_pieces(position, pieces, size_bytes)
@@ -107,10 +117,10 @@ class SimulatedDisk(MemoryFileSystem):
         self.is_down = False
         self.has_refused = False
 
-    def finds_in_memory(self) -> bool:
-        """Return whether a read finds its bytes in memory: all but one of five."""
+    def evicts(self) -> bool:
+        """Return whether a read that must not wait finds that the file is not in memory any more: one of five."""
         self._reads = (self._reads + 1) % 5
-        return self._reads != 0
+        return self._reads == 0
 
     def is_writable(self, directory: str) -> bool:
         """Return the result of access(2). False counts as a failed operation."""

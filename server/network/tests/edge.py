@@ -153,28 +153,33 @@ def run_all_scripts(run, depth):
 
 
 class Region:
-    """A file region; its bytes identify the request that it answers. Only `sendfile` can read it.
+    """A file region; its bytes identify the request that it answers.
 
     choose_cold: returns whether it is on the disk only
+    choose_copied: returns whether the writer can copy it; otherwise only `sendfile` can read it
     """
 
-    def __init__(self, content, choose_cold=lambda: False):
+    def __init__(self, content, choose_cold=lambda: False, choose_copied=lambda: False):
         self.content = content
         self.is_loaded = False
         self._choose_cold = choose_cold
+        self._choose_copied = choose_copied
         self.file = self
         self.position = 0
         self.size_bytes = len(content)
 
-    def read_cached(self, buffer):
-        raise OSError("not readable")
+    def read_cached(self, position=None, size_bytes=0):
+        if position is None or not self._choose_copied():
+            return None
+        assert position + size_bytes == self.size_bytes
+        return self.content[position:]
 
     def is_cached(self, position, size_bytes):
-        assert (position, size_bytes) == (0, self.size_bytes)
+        assert position + size_bytes == self.size_bytes
         return not self._choose_cold()
 
     def load(self, position, size_bytes):
-        assert (position, size_bytes) == (0, self.size_bytes)
+        assert position + size_bytes == self.size_bytes
         self.is_loaded = True
 
 
@@ -339,6 +344,7 @@ class Edge:
     send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
     may_leave: whether the client may close its side of the connection after it has sent everything
     may_be_cold: whether file regions may have to be read from the disk
+    may_be_copied: whether the writer may be able to copy file regions
     is_disk_hung: no such read ends
     costs_s: the time that the handler takes, for each request, repeated
     is_ever_writable: whether write events occur
@@ -362,6 +368,7 @@ class Edge:
         self.reads = deque()
         self.is_disk_hung = more.get("is_disk_hung", False)
         self._may_be_cold = more.get("may_be_cold", False)
+        self._may_be_copied = more.get("may_be_copied", False)
         self.has_left = False
         self.cancelled = []
         self._polls = 0
@@ -528,7 +535,8 @@ class Edge:
             return bytearray(struct.pack(">i", len(content)) + content)
         response = FetchResponse(session_id=n)
         if kind is Kind.RECORDS:
-            rows = [FetchResponsePartitionData(records=Region(content, self._choose_cold)) for content in records(n)]
+            regions = [Region(content, self._choose_cold, self._choose_copied) for content in records(n)]
+            rows = [FetchResponsePartitionData(records=region) for region in regions]
             response.responses = [FetchResponseFetchableTopicResponse(topic="t", partitions=rows)]
         return response
 
@@ -560,11 +568,17 @@ class Edge:
     def send_file(socket, file, position, size_bytes):
         return socket.send_file(file, position, size_bytes)
 
+    def monotonic(self):
+        return self.now_s
+
     def run_read(self, work, done):
         self.reads.append((work, done))
 
     def _choose_cold(self):
         return self._may_be_cold and self.script.choose(2) == 1
+
+    def _choose_copied(self):
+        return self._may_be_copied and self.script.choose(2) == 1
 
     def _end_read(self):
         work, done = self.reads.popleft()

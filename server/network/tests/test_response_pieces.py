@@ -61,7 +61,7 @@ def test_a_file_that_cannot_be_read_is_left_to_the_transport(file, monkeypatch):
 
 def test_records_that_are_on_the_disk_only_are_left_to_the_transport(file, monkeypatch):
     out, splices, _ = response(file, 1000)
-    monkeypatch.setattr(type(file), "read_cached", lambda self, position, buffer: len(buffer) - 1)
+    monkeypatch.setattr(type(file), "read_cached", lambda self, position, size_bytes: None)
     assert isinstance(_make_pieces(out, splices), list)
 
 

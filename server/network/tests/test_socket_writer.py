@@ -22,7 +22,7 @@ def test_an_iteration_sends_a_bounded_number_of_pieces():
         startWriting=lambda: None,
     )
     counts = SocketCounts()
-    files = SimpleNamespace(send_file=None, run_read=None)
+    files = SimpleNamespace(send_file=None, run_read=None, monotonic=None)
     writer = SocketWriter(transport, WriteCoalescer(), files, lambda: drained.append(True), counts)
     pieces = [b"%d" % number for number in range(2000)]
     writer.send(list(pieces))

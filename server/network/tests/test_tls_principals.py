@@ -42,7 +42,7 @@ class Server:
         layer = TlsLayer(self.context)
         self.output: list[bytes] = []
         socket: Any = SimpleNamespace(send=self.output.extend)
-        files: Any = SimpleNamespace(run_read=None)
+        files: Any = SimpleNamespace(run_read=None, monotonic=None)
         plain: Any = SimpleNamespace(
             connection=SimpleNamespace(context=context),
             writer=TlsWriter(layer, lambda on_drained: socket, files, lambda: None),

@@ -81,6 +81,11 @@ class Data:
     def is_cached(self, position: int, size: int) -> bool:
         return position + size <= self.cached_to
 
+    def read_cached(self, position: int, size: int) -> bytes | None:
+        if position + size > min(self.cached_to, self.size - self.missing_bytes):
+            return None
+        return self.pread(position, size)
+
     def load(self, position: int, size: int) -> None:
         self.loads.append((position, size))
 
@@ -109,7 +114,10 @@ class Connected:
 
         self.counts = SocketCounts()
         self.threads: list[tuple[Any, Any]] = []
-        files: Any = SimpleNamespace(run_read=lambda work, done: self.threads.append((work, done)))
+        self.now_s = 0.0
+        files: Any = SimpleNamespace(
+            run_read=lambda work, done: self.threads.append((work, done)), monotonic=lambda: self.now_s
+        )
         self.writer = TlsWriter(self.layer, make, files, lambda: self.drained.append(True), self.counts)
         self.client.begin()
         for _ in range(3):
@@ -196,6 +204,26 @@ def test_an_iteration_encrypts_a_bounded_amount(connected: Connected) -> None:
     assert connected.drained == [True]
 
 
+def test_an_iteration_encrypts_a_bounded_number_of_pieces(connected: Connected) -> None:
+    """A response may have two small pieces for each of thousands of partitions."""
+    data = Data(100)
+    connected.writer.send([b"head", region(data)] * 5_000)
+    received, steps = b"", []
+    while not connected.writer.is_idle:
+        steps.append(len(data.reads))
+        data.reads.clear()
+        received += connected.receive()
+        connected.socket.drain()
+    assert received + connected.receive() == (b"head" + data.content[:100]) * 5_000
+    assert 100 < max(steps) < 2_000
+    assert connected.drained == [True]
+
+
+def test_small_pieces_share_the_records_of_tls(connected: Connected) -> None:
+    connected.writer.send([b"head", region(Data(100))] * 100)
+    assert sum(map(len, connected.socket.sent)) < 104 * 100 + 100
+
+
 def test_a_file_that_ends_early_closes_the_connection(connected: Connected) -> None:
     data = Data(100_000)
     data.missing_bytes = 50_000
@@ -235,11 +263,11 @@ def test_a_response_after_the_end_is_dropped(connected: Connected) -> None:
 def test_parts_that_are_on_the_disk_only_are_read_in_a_thread(connected: Connected) -> None:
     data = Data(3 * LOADED_BYTES)
     data.cached_to = LOADED_BYTES
-    connected.writer.send([b"head", region(data), b"tail"])
+    connected.writer.send([region(data), b"tail"])
     received = b""
     for part in (1, 2):
         received += connected.receive()
-        assert received == b"head" + data.content[: part * LOADED_BYTES]
+        assert received == data.content[: part * LOADED_BYTES]
         assert not connected.writer.is_idle
         assert not connected.socket.waits_for_room
         ((work, done),) = connected.threads
@@ -249,9 +277,26 @@ def test_parts_that_are_on_the_disk_only_are_read_in_a_thread(connected: Connect
         assert connected.socket.waits_for_room
         connected.socket.drain()
     received += connected.receive()
-    assert received == b"head" + data.content[: data.size] + b"tail"
+    assert received == data.content[: data.size] + b"tail"
     assert data.loads == [(LOADED_BYTES, LOADED_BYTES), (2 * LOADED_BYTES, LOADED_BYTES)]
     assert connected.writer.is_idle
+
+
+def test_an_empty_region_does_not_count_as_one_that_is_loaded(connected: Connected) -> None:
+    connected.writer.send([b"head", region(Data(0)), b"tail"])
+    assert connected.receive() == b"headtail"
+    assert connected.writer.is_idle
+
+
+def test_a_failed_read_in_a_thread_closes_the_connection(connected: Connected) -> None:
+    data = Data(PART_BYTES)
+    data.cached_to = 0
+    connected.writer.send([region(data)])
+    ((_, done),) = connected.threads
+    done(OSError("the disk fails"))
+    connected.socket.drain()
+    assert connected.socket.is_aborted
+    assert not data.reads
 
 
 def test_a_closed_writer_reads_nothing_in_a_thread(connected: Connected) -> None:
@@ -269,7 +314,7 @@ def test_a_closed_writer_reads_nothing_in_a_thread(connected: Connected) -> None
 def test_a_closed_writer_is_freed_without_the_garbage_collector(directory: Path) -> None:
     """The collector runs rarely; OpenSSL's state of a connection has some 100 kB."""
     transport: Any = SimpleNamespace(getHandle=lambda: None)
-    files: Any = SimpleNamespace(send_file=None, run_read=None)
+    files: Any = SimpleNamespace(send_file=None, run_read=None, monotonic=None)
     layer = Connected(directory).layer
     writer = TlsWriter(layer, lambda drained: SocketWriter(transport, Any, files, drained), files, lambda: None)  # type: ignore[arg-type]
     freed = weakref.ref(writer)

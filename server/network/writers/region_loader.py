@@ -13,11 +13,17 @@ from odradek.log.background.tasks import Done
 from odradek.log.storage.filesystem import File, FileRegion
 
 PART_BYTES: Final = 1_048_576
-"""Bytes that are checked or read at once. A thread reads a part, so that other connections wait for a few of them."""
+"""Bytes that are checked or read at once: a connection whose region is larger queues for a thread again after each."""
+
+_VALID_S: Final = 1.0
+"""Time after which a part is checked again. The kernel may evict it while a slow client does not read it."""
 
 
 class FileSender(Protocol):
     """Sends and reads files (`Environment`)."""
+
+    def monotonic(self) -> float:
+        """Return the time of the monotonic clock in seconds."""
 
     def send_file(self, connection: socket.socket, file: File, position: int, size_bytes: int, /) -> int:
         """Send a part of a file; return the number of bytes sent. Raises OSError like `os.sendfile`."""
@@ -33,28 +39,37 @@ class RegionLoader:
     is_loading: a thread reads a part
     """
 
-    __slots__ = ("_is_closed", "_on_loaded", "_readable_to", "_run_read", "is_loading")
+    __slots__ = (
+        "_failure", "_is_closed", "_monotonic", "_on_loaded", "_readable_to", "_run_read", "_valid_to_s", "is_loading",
+    )  # fmt: skip
 
     def __init__(self, files: FileSender, on_loaded: Callable[[], None]) -> None:
         self.is_loading = False
+        self._monotonic = files.monotonic
         self._run_read = files.run_read
         self._on_loaded = on_loaded
         self._is_closed = False
-        # Up to here, in bytes from its start, the current region is in the page cache, or was when it was checked.
+        # Up to here, in bytes from its start, the current region was in the page cache when it was checked or loaded.
         self._readable_to = 0
+        self._valid_to_s = 0.0
+        # The error of a thread, as text: the exception refers to this object, and would be kept in a cycle.
+        self._failure: str | None = None
 
     def readable_bytes(self, region: FileRegion, already: int) -> int:
         """Return how many bytes of a region can be read without a wait for the disk, after the first `already` bytes.
 
-        0 while they are loaded; `on_loaded` is called afterwards.
+        0 while they are loaded (`is_loading`); `on_loaded` is called afterwards. Raises OSError if they could not be
+        read.
         """
-        if already < self._readable_to:
-            return self._readable_to - already
         if self.is_loading:
             return 0
+        if self._failure is not None:
+            raise OSError(self._failure)
+        if already < self._readable_to and self._monotonic() < self._valid_to_s:
+            return self._readable_to - already
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
         if region.file.is_cached(position, size_bytes):
-            self._readable_to = already + size_bytes
+            self._set_readable(already + size_bytes)
             return size_bytes
         self.is_loading = True
         self._run_read(
@@ -78,10 +93,18 @@ class RegionLoader:
             file.load(position, size_bytes)
 
     def _loaded(self, end: int, error: Exception | None) -> None:
-        """Continue also after an error, which the read of the reactor thread reports."""
         self.is_loading = False
-        self._readable_to = end
+        if isinstance(error, OSError):
+            # The reactor thread does not repeat the read: a failing disk may take many seconds for each.
+            self._failure = str(error)
+        else:
+            # Not checked again, so that each load is followed by progress. Without a thread the reactor thread reads.
+            self._set_readable(end)
         self._on_loaded()
+
+    def _set_readable(self, end: int) -> None:
+        self._readable_to = end
+        self._valid_to_s = self._monotonic() + _VALID_S
 
 
 def _do_nothing() -> None:

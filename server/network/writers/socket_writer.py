@@ -26,9 +26,13 @@ logger = logging.getLogger(__name__)
 ITERATION_LIMIT_BYTES: Final = 4194304
 """Bytes that one connection may send in one reactor iteration, so that a fast reader does not starve the others."""
 
-_MIN_PIECE_BYTES: Final = 8_192
+MIN_PIECE_BYTES: Final = 8_192
 """Smallest size that is counted for a piece: a fetch of 10,000 partitions with one record each has 20,000 pieces, each
 of which is a system call. An iteration sends up to 512 of them."""
+
+_COPIED_REGION_BYTES: Final = 8_192
+"""File regions up to this size are copied: one read and one `send` cost less than two samples and `sendfile`, and the
+kernel may put several regions into one packet."""
 
 _PENDING_LIMIT_BYTES: Final = 262_144
 """Total size from which on small responses are sent at once instead of at the end of the reactor iteration.
@@ -191,8 +195,8 @@ class SocketWriter:
                 if budget_bytes <= 0:
                     return False
                 piece = queue[0]
+                flags = socket.MSG_MORE if len(queue) > 1 else 0
                 if isinstance(piece, (bytes, bytearray, memoryview)):
-                    flags = socket.MSG_MORE if len(queue) > 1 else 0
                     sent = self._socket.send(piece, flags)
                     if counts is not None:
                         counts.sent_bytes += sent
@@ -202,13 +206,13 @@ class SocketWriter:
                         return False
                     queue.popleft()
                 else:
-                    sent = self._send_region(piece)  # type: ignore[arg-type] # of a log
-                    if not sent:
+                    sent = self._send_region(piece, flags)  # type: ignore[arg-type] # of a log
+                    if self._loader.is_loading:
                         return False
                     if counts is not None:
                         counts.sent_bytes += sent
                 self.has_progressed = True
-                budget_bytes -= max(sent, _MIN_PIECE_BYTES)
+                budget_bytes -= max(sent, MIN_PIECE_BYTES)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -216,15 +220,22 @@ class SocketWriter:
             return False
         return True
 
-    def _send_region(self, region: FileRegion) -> int:
-        """Call `sendfile` once for a part of the region at the head of the queue; return 0 if that is being loaded."""
+    def _send_region(self, region: FileRegion, flags: int) -> int:
+        """Send a part of the region at the head of the queue once; return 0 if it is being loaded."""
         already = self._region_sent_bytes
-        size_bytes = self._loader.readable_bytes(region, already)
-        if not size_bytes:
-            return 0
-        sent = self._send_file(self._socket, region.file, region.position + already, size_bytes)
-        if sent == 0:
-            raise OSError(f"segment file ends {region.size_bytes - already} bytes before the end of the file region")
+        rest_bytes = region.size_bytes - already
+        records = None
+        if rest_bytes <= _COPIED_REGION_BYTES and not self._loader.is_loading:
+            records = region.file.read_cached(region.position + already, rest_bytes)
+        if records is not None:
+            sent = self._socket.send(records, flags)
+        else:
+            size_bytes = self._loader.readable_bytes(region, already)
+            if self._loader.is_loading:
+                return 0
+            sent = self._send_file(self._socket, region.file, region.position + already, size_bytes)
+            if sent == 0:
+                raise OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
         self._region_sent_bytes += sent
         if self._region_sent_bytes == region.size_bytes:
             self._region_sent_bytes = 0

@@ -1,0 +1,203 @@
+"""RegionLoader, through a SocketWriter: file regions that are on the disk only, in part or for some time."""
+
+import gc
+import socket
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from odradek.log.storage.filesystem import FileRegion
+from odradek.server.network.writers.region_loader import PART_BYTES
+from odradek.server.network.writers.socket_writer import SocketWriter
+from odradek.server.network.writers.write_coalescer import WriteCoalescer
+
+
+class Disk:
+    """A file and its page cache, the threads that read it, a transport, and a socket with limited room.
+
+    events: calls of `is_cached`, `load` and `send_file`, and sends of copies, with positions and sizes
+    is_copyable: whether small regions can be read without a wait
+    reads: the work of threads
+    """
+
+    def __init__(self):
+        self.events = []
+        self.reads = []
+        self.is_cold = True
+        self.is_copyable = False
+        self.is_aborted = False
+        self.room_bytes = 1 << 30
+        self.now_s = 0.0
+        self.producer = None
+        self.waits_for_room = False
+        self.drained = []
+        transport = SimpleNamespace(
+            getHandle=lambda: SimpleNamespace(send=self._send),
+            registerProducer=self._register,
+            unregisterProducer=lambda: setattr(self, "producer", None),
+            startWriting=lambda: setattr(self, "waits_for_room", True),
+            abortConnection=lambda: setattr(self, "is_aborted", True),
+        )
+        self.writer = SocketWriter(transport, WriteCoalescer(), self, lambda: self.drained.append(True))
+
+    def monotonic(self):
+        return self.now_s
+
+    def is_cached(self, position, size_bytes):
+        self.events.append(("check", position, size_bytes))
+        return not self.is_cold
+
+    def load(self, position, size_bytes):
+        self.events.append(("load", position, size_bytes))
+
+    def send_file(self, connection, file, position, size_bytes):
+        sent = min(size_bytes, self.room_bytes)
+        if size_bytes and not sent:
+            raise BlockingIOError
+        self.room_bytes -= sent
+        self.events.append(("send", position, sent))
+        return sent
+
+    def read_cached(self, position, size_bytes):
+        return bytes([position]) * size_bytes if self.is_copyable else None
+
+    def _send(self, data, flags=0):
+        sent = min(len(data), self.room_bytes)
+        if data and not sent:
+            raise BlockingIOError
+        self.room_bytes -= sent
+        self.events.append(("copy", bytes(data[:sent]), bool(flags & socket.MSG_MORE)))
+        return sent
+
+    def run_read(self, work, done):
+        self.reads.append((work, done))
+
+    def end_read(self, error=None):
+        work, done = self.reads.pop()
+        work()
+        done(error)
+
+    def write_event(self, room_bytes=1 << 30):
+        """Twisted's `doWrite` of a connection that waits for it."""
+        assert self.waits_for_room
+        self.waits_for_room = False
+        self.room_bytes = room_bytes
+        self.producer.resumeProducing()
+
+    def _register(self, producer, is_streaming):
+        self.producer = producer
+        producer.resumeProducing()
+
+
+@pytest.fixture
+def disk():
+    return Disk()
+
+
+def region(disk, size_bytes):
+    return FileRegion(disk, 100, size_bytes)
+
+
+def test_a_large_region_is_loaded_and_sent_in_parts(disk):
+    disk.writer.send([region(disk, 2 * PART_BYTES + 1)])
+    for _ in range(3):
+        assert disk.writer.is_loading
+        assert not disk.waits_for_room, "the socket is writable: the reactor would call the writer without end"
+        disk.end_read()
+        disk.write_event()
+    assert disk.drained == [True]
+    parts = [(100, PART_BYTES), (100 + PART_BYTES, PART_BYTES), (100 + 2 * PART_BYTES, 1)]
+    assert disk.events == [(what, *part) for part in parts for what in ("check", "load", "send")]
+
+
+def test_a_failed_read_is_not_repeated_by_the_reactor_thread(disk):
+    """A read of a damaged sector may take half a minute before it fails."""
+    disk.writer.send([region(disk, 1000)])
+    disk.end_read(OSError("the disk fails"))
+    disk.write_event()
+    assert disk.is_aborted
+    assert disk.events == [("check", 100, 1000), ("load", 100, 1000)]
+
+
+def test_the_reactor_thread_reads_if_no_thread_can(disk):
+    disk.writer.send([region(disk, 1000)])
+    disk.end_read(RuntimeError("can't start new thread"))
+    disk.write_event()
+    assert disk.drained == [True]
+
+
+def test_a_part_is_checked_again_if_a_slow_client_left_it_for_long(disk):
+    disk.is_cold = False
+    disk.room_bytes = 300
+    disk.writer.send([region(disk, 1000)])
+    disk.now_s = 0.5
+    disk.write_event(room_bytes=300)
+    disk.now_s, disk.is_cold = 60.0, True
+    disk.write_event()
+    assert disk.writer.is_loading
+    disk.end_read()
+    disk.write_event()
+    assert disk.drained == [True]
+    assert disk.events == [
+        ("check", 100, 1000), ("send", 100, 300), ("send", 400, 300),
+        ("check", 700, 400), ("load", 700, 400), ("send", 700, 400),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_copyable", [False, True])
+def test_an_empty_region_does_not_count_as_one_that_is_loaded(disk, is_copyable):
+    """The log returns none. The client would get no response, and wait."""
+    disk.is_cold, disk.is_copyable = False, is_copyable
+    disk.writer.send([b"head", region(disk, 0), b"tail"])
+    assert disk.writer.is_idle or disk.is_aborted
+
+
+def test_small_regions_are_copied_with_the_bytes_around_them(disk):
+    """A response may have thousands of them."""
+    disk.is_copyable = True
+    disk.writer.send([b"head", FileRegion(disk, 1, 3), b"between", FileRegion(disk, 2, 8192), FileRegion(disk, 3, 2)])
+    assert disk.events == [
+        ("copy", b"head", True), ("copy", b"\1\1\1", True), ("copy", b"between", True),
+        ("copy", b"\2" * 8192, True), ("copy", b"\3\3", False),
+    ]  # fmt: skip
+    assert disk.writer.is_idle
+
+
+def test_a_small_region_continues_where_the_socket_was_full(disk):
+    disk.is_copyable, disk.room_bytes = True, 2
+    disk.writer.send([FileRegion(disk, 1, 5), b"tail"])
+    assert disk.writer.unsent_bytes == 3 + 4
+    disk.write_event(room_bytes=1)
+    disk.write_event()
+    assert disk.drained == [True]
+    assert [content for _, content, _ in disk.events] == [b"\1\1", b"\3", b"\4\4", b"tail"]
+
+
+def test_a_small_region_on_the_disk_is_loaded(disk):
+    disk.writer.send([FileRegion(disk, 1, 5)])
+    disk.is_copyable = True
+    assert disk.writer.is_loading
+    disk.end_read()
+    disk.write_event()
+    assert disk.drained == [True]
+    assert disk.events == [("check", 1, 5), ("load", 1, 5), ("copy", b"\1" * 5, False)]
+
+
+def test_a_writer_with_a_failed_read_is_freed_without_the_garbage_collector(disk):
+    disk.writer.send([region(disk, 1000)])
+    work, done = disk.reads.pop()
+    try:
+        work()
+        raise OSError("the disk fails")
+    except OSError as error:
+        done(error)
+    freed = weakref.ref(disk.writer)
+    disk.writer.close()
+    gc.collect()
+    gc.disable()
+    try:
+        disk.writer = disk.producer = work = done = None
+        assert freed() is None
+    finally:
+        gc.enable()
