@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 MODULES: Final = (
     "cramjam",
+    "ctypes",
     "zstandard",
     "uuid",
     "odradek.coordinator.groups.settings",

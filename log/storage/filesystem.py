@@ -29,7 +29,7 @@ _SAMPLE_INTERVAL_BYTES = 524_288
 
 _SAMPLE = bytearray(1)
 _NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
-"""Linux: the first read after a write changes the inode otherwise, and waits for a commit of the file system's journal."""
+"""Linux: otherwise the first read after a write changes the inode, and waits for the file system's journal."""
 
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: a read that fails with EAGAIN instead of a wait for the disk. 0 elsewhere."""

@@ -1,4 +1,4 @@
-"""cachestat(2): how much of a file is in the page cache. Linux has it from 6.5 on, with one number on all processors."""
+"""cachestat(2): how much of a file is in the page cache. Linux has it from 6.5 on."""
 
 import os
 import sys
@@ -7,6 +7,7 @@ from functools import cache
 from typing import Final
 
 _SYSTEM_CALL: Final = 451
+"""The number is the same on all processors but Alpha."""
 
 
 def lacks_pages(fd: int, position: int, size_bytes: int) -> bool:

@@ -160,26 +160,40 @@ class Region:
     """
 
     def __init__(self, content, choose_cold=lambda: False, choose_copied=lambda: False):
+        self.file = RegionFile(content, choose_cold, choose_copied)
+        self.position = 0
+        self.size_bytes = len(content)
+
+    def read_cached(self):
+        return None
+
+
+class RegionFile:
+    """The file of a `Region`, with its bytes only."""
+
+    path = "/segment"
+
+    def __init__(self, content, choose_cold, choose_copied):
         self.content = content
         self.is_loaded = False
         self._choose_cold = choose_cold
         self._choose_copied = choose_copied
-        self.file = self
-        self.position = 0
-        self.size_bytes = len(content)
 
-    def read_cached(self, position=None, size_bytes=0):
-        if position is None or not self._choose_copied():
+    def size_bytes(self):
+        return len(self.content)
+
+    def read_cached(self, position, size_bytes):
+        if not self._choose_copied():
             return None
-        assert position + size_bytes == self.size_bytes
+        assert position + size_bytes == len(self.content)
         return self.content[position:]
 
     def is_cached(self, position, size_bytes):
-        assert position + size_bytes == self.size_bytes
+        assert position + size_bytes == len(self.content)
         return not self._choose_cold()
 
     def load(self, position, size_bytes):
-        assert position + size_bytes == self.size_bytes
+        assert position + size_bytes == len(self.content)
         self.is_loaded = True
 
 

@@ -150,7 +150,7 @@ def test_a_connection_that_is_lost_during_a_read_from_the_disk_ends_the_read():
     edge.tcp.connectionLost(Failure(ConnectionLost()))
     work()
     done(None)
-    assert not region.is_loaded
+    assert not region.file.is_loaded
 
 
 def test_a_connection_that_is_closed_during_a_read_from_the_disk_ends_the_read_at_once():
@@ -160,7 +160,7 @@ def test_a_connection_that_is_closed_during_a_read_from_the_disk_ends_the_read_a
     region = edge.protocol.writer._queue[0]
     edge.protocol.close()
     work()
-    assert not region.is_loaded
+    assert not region.file.is_loaded
 
 
 @pytest.mark.slow

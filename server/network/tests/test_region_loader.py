@@ -18,11 +18,15 @@ class Disk:
 
     events: calls of `is_cached`, `load` and `send_file`, and sends of copies, with positions and sizes
     is_copyable: whether small regions can be read without a wait
+    end: the size of the file
     reads: the work of threads
     """
 
+    path = "/segment"
+
     def __init__(self):
         self.events = []
+        self.end = 0
         self.reads = []
         self.is_cold = True
         self.is_copyable = False
@@ -40,6 +44,9 @@ class Disk:
             abortConnection=lambda: setattr(self, "is_aborted", True),
         )
         self.writer = SocketWriter(transport, WriteCoalescer(), self, lambda: self.drained.append(True))
+
+    def size_bytes(self):
+        return self.end
 
     def monotonic(self):
         return self.now_s
@@ -201,3 +208,84 @@ def test_a_writer_with_a_failed_read_is_freed_without_the_garbage_collector(disk
         assert freed() is None
     finally:
         gc.enable()
+
+
+def end_reads(disk, error=None):
+    """End all reads of threads; return the parts that were read."""
+    loads = []
+    while disk.reads:
+        work, done = disk.reads.pop(0)
+        work()
+        done(error)
+        loads.append(disk.events[-1])
+    return loads
+
+
+def test_the_next_part_of_the_file_is_read_while_the_client_receives_one(disk):
+    disk.end = 3500
+    disk.writer.send([FileRegion(disk, 0, 1000)])
+    assert end_reads(disk) == [("load", 0, 1000), ("load", 1000, 1000)]
+    disk.is_cold = False
+    disk.write_event()
+    for position, ahead in ((1000, [("load", 2000, 1000)]), (2000, [("load", 3000, 1000)]), (3000, [])):
+        disk.writer.send([FileRegion(disk, position, 500 if position == 3000 else 1000)])
+        assert disk.writer.is_idle
+        assert end_reads(disk) == ahead
+
+
+def test_regions_in_memory_cause_no_reads(disk):
+    disk.end, disk.is_cold = 10_000, False
+    for position in range(0, 5000, 1000):
+        disk.writer.send([FileRegion(disk, position, 1000)])
+    assert not disk.reads
+    assert disk.writer.is_idle
+
+
+def test_a_client_that_leaps_or_goes_back_is_not_read_ahead_of_its_last_position(disk):
+    disk.end = 100_000
+    disk.writer.send([FileRegion(disk, 50_000, 1000)])
+    end_reads(disk)
+    disk.write_event()
+    disk.is_cold = False
+    disk.writer.send([FileRegion(disk, 0, 1000)])
+    assert end_reads(disk) == []
+    disk.writer.send([FileRegion(disk, 80_000, 1000)])
+    assert end_reads(disk) == [("load", 81_000, 1000)]
+
+
+def test_a_failed_read_ahead_is_left_to_the_read_of_that_part(disk):
+    disk.end = 10_000
+    disk.writer.send([FileRegion(disk, 0, 1000)])
+    _, ahead = disk.reads
+    disk.reads.remove(ahead)
+    disk.end_read()
+    ahead[1](OSError("the disk fails"))
+    disk.write_event()
+    assert not disk.is_aborted
+    disk.writer.send([FileRegion(disk, 1000, 1000)])
+    disk.reads.reverse()
+    disk.end_read(OSError("the disk fails"))
+    disk.write_event()
+    assert disk.is_aborted
+
+
+def test_a_closed_connection_reads_nothing_ahead(disk):
+    disk.end = 10_000
+    disk.writer.send([FileRegion(disk, 0, 1000)])
+    disk.writer.close()
+    disk.events.clear()
+    for work, done in disk.reads:
+        work()
+        done(None)
+    assert disk.events == []
+
+
+def test_the_files_that_are_read_ahead_are_few(disk):
+    disk.end = 10_000
+    loader = disk.writer._loader
+    for number in range(40):
+        disk.path = f"/segment-{number}"
+        disk.writer.send([FileRegion(disk, 0, 1000)])
+        end_reads(disk)
+        disk.write_event()
+    assert len(loader._ahead) == 16

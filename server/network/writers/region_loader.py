@@ -15,6 +15,9 @@ from odradek.log.storage.filesystem import File, FileRegion
 PART_BYTES: Final = 1_048_576
 """Bytes that are checked or read at once: a connection whose region is larger queues for a thread again after each."""
 
+_MOST_FILES: Final = 16
+"""Files that are read ahead for one connection: those that it has read last."""
+
 _VALID_S: Final = 1.0
 """Time after which a part is checked again. The kernel may evict it while a slow client does not read it."""
 
@@ -35,12 +38,16 @@ class FileSender(Protocol):
 class RegionLoader:
     """Reads the regions of one connection into the page cache, part by part.
 
+    A client that reads one old part of a file mostly reads the next one as well. That is read from the disk while the
+    client receives the one before it.
+
     on_loaded: called in the reactor thread, not from within `readable_bytes`, when there is something to send
     is_loading: a thread reads a part
     """
 
     __slots__ = (
-        "_failure", "_is_closed", "_monotonic", "_on_loaded", "_readable_to", "_run_read", "_valid_to_s", "is_loading",
+        "_ahead", "_failure", "_is_closed", "_monotonic", "_on_loaded", "_readable_to", "_run_read", "_valid_to_s",
+        "is_loading",
     )  # fmt: skip
 
     def __init__(self, files: FileSender, on_loaded: Callable[[], None]) -> None:
@@ -54,6 +61,8 @@ class RegionLoader:
         self._valid_to_s = 0.0
         # The error of a thread, as text: the exception refers to this object, and would be kept in a cycle.
         self._failure: str | None = None
+        # The position up to which each file was read, by path: a reference would keep a deleted file on the disk.
+        self._ahead: dict[str, int] = {}
 
     def readable_bytes(self, region: FileRegion, already: int) -> int:
         """Return how many bytes of a region can be read without a wait for the disk, after the first `already` bytes.
@@ -70,11 +79,14 @@ class RegionLoader:
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
         if region.file.is_cached(position, size_bytes):
             self._set_readable(already + size_bytes)
+            if self._ahead:
+                self._continue_ahead(region.file, position + size_bytes, size_bytes)
             return size_bytes
         self.is_loading = True
         self._run_read(
             partial(self._load, region.file, position, size_bytes), partial(self._loaded, already + size_bytes)
         )
+        self._read_ahead(region.file, position + size_bytes, size_bytes)
         return 0
 
     def end_region(self) -> None:
@@ -92,6 +104,23 @@ class RegionLoader:
         if not self._is_closed:
             file.load(position, size_bytes)
 
+    def _continue_ahead(self, file: File, position: int, size_bytes: int) -> None:
+        """Read ahead again if less is left of what was read than the client needs next."""
+        end = self._ahead.get(file.path)
+        if end is not None and end - position < size_bytes:
+            self._read_ahead(file, max(end, position), size_bytes)
+
+    def _read_ahead(self, file: File, position: int, size_bytes: int) -> None:
+        """Read as much ahead as the client has read before."""
+        ahead = self._ahead
+        ahead.pop(file.path, None)
+        if position >= file.size_bytes():
+            return
+        ahead[file.path] = position + size_bytes
+        if len(ahead) > _MOST_FILES:
+            del ahead[next(iter(ahead))]
+        self._run_read(partial(self._load, file, position, size_bytes), _ignore_end)
+
     def _loaded(self, end: int, error: Exception | None) -> None:
         self.is_loading = False
         if isinstance(error, OSError):
@@ -105,6 +134,10 @@ class RegionLoader:
     def _set_readable(self, end: int) -> None:
         self._readable_to = end
         self._valid_to_s = self._monotonic() + _VALID_S
+
+
+def _ignore_end(error: Exception | None) -> None:
+    """A failed read is repeated and reported when the client needs its bytes."""
 
 
 def _do_nothing() -> None:
