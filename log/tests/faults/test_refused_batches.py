@@ -99,6 +99,39 @@ def test_the_segment_of_a_refused_far_batch_is_removed_after_a_clean_stop(offset
     assert read_all(again) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
+def test_all_segments_of_refused_far_batches_are_removed_after_a_clean_stop() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, [b"0"])
+    for offset in (1 << 40, 1 << 32):
+        for operation in ("write", "remove"):
+            fs.fail(operation, error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+        with pytest.raises(DiskFullError):
+            follow(log, offset, b"far")
+    assert len([name for name in fs.list_names(log.directory) if name.endswith(".log")]) == 3
+    manager.close(0)
+    again = served(opened(fs, ids={"t": TOPIC_ID}))
+    assert (again.log_end_offset, again.state.bases) == (1, [0])
+
+
+@pytest.mark.parametrize("offset", FAR)
+def test_a_far_segment_behind_one_that_remained_survives_a_kill(offset: int) -> None:
+    """Recovery took the empty segment between for one that had lost its batches, and removed what followed."""
+    fs = MemoryFileSystem()
+    fs.fail("remove", after=1, error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+    log = refuse_far_batch(fs, offset)
+    assert f"{offset:020d}.log" in fs.list_names(log.directory)
+    follow(log, offset + 10, b"next")
+    log.flush(0)
+    expected = [(0, b"0"), (offset + 10, b"next")]
+    assert read_all(log) == expected
+    fs.crash(lose_names=True)
+    again = open_log(fs, is_clean=False)
+    assert read_all(again) == expected
+    assert again.state.bases == [0, offset + 10]
+
+
 @pytest.mark.parametrize("offset", FAR)
 def test_a_segment_that_a_kill_left_before_its_first_batch_is_removed(offset: int) -> None:
     fs = MemoryFileSystem()
