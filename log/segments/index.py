@@ -319,8 +319,13 @@ class OffsetIndex(SparseIndex):
         super().write_pending()
         del self._pending_keys[:]
 
-    def entry_above_position(self, position: int) -> tuple[int, int] | None:
-        """Return (offset, position) of the first entry whose batch starts at or after `position`."""
+    def entry_above_position(self, position: int, *, may_wait: bool = True) -> tuple[int, int] | None:
+        """Return (offset, position) of the first entry whose batch starts at or after `position`.
+
+        Raises ColdReadError if the file is on the disk only, unless it `may_wait` for the disk.
+        """
+        if not may_wait:
+            self._require_cached()
         slot = self._floor_slot(position - 1, 1) + 1
         if slot >= self.count:
             return None

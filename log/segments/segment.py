@@ -302,10 +302,13 @@ class Segment:
         )
         return is_floor
 
-    def offset_above_position(self, position: int) -> int | None:
-        """Return the offset of the first index entry at or after `position`; None if there is none."""
-        entry = self.offset_index.entry_above_position(position)
-        if entry is None or not self._is_floor(entry[1], entry[0]):
+    def offset_above_position(self, position: int, *, may_wait: bool = True) -> int | None:
+        """Return the offset of the first index entry at or after `position`; None if there is none.
+
+        Raises ColdReadError unless it `may_wait` for the disk.
+        """
+        entry = self.offset_index.entry_above_position(position, may_wait=may_wait)
+        if entry is None or not self._is_floor(entry[1], entry[0], may_wait=may_wait):
             return None
         return entry[0]
 

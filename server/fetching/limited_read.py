@@ -5,7 +5,7 @@ from the log gets the offset of the divergence (KIP-595). Fetches with read_comm
 list aborted transactions (KIP-98).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odradek.log.storage.filesystem import ColdReadError
@@ -219,20 +219,18 @@ class LimitedRead:
         is_first = self.read_bytes == 0
         may_wait = self._cold_reads is None or (self._waits_for_first and is_first)
         try:
-            region = _read_region(requested, partition, self._reader, max_bytes, is_first, may_wait)
+            region, aborted = _find_records(requested, partition, self._reader, max_bytes, is_first, may_wait)
         except ColdReadError as wanted:
             assert self._cold_reads is not None
             if self._cold_reads.begin(partition, wanted):
                 return row, 0
-            region = _read_region(requested, partition, self._reader, max_bytes, is_first, True)
+            region, aborted = _find_records(requested, partition, self._reader, max_bytes, is_first, True)
         if region is None:
             if self.read_bytes and requested.fetch_offset < self._find_upper_offset(log):
                 self.is_urgent = True
             return row, 0
-        if self._isolation_level == READ_COMMITTED:
-            aborted = partition.aborted_transactions(requested.fetch_offset, region)
-            if aborted:
-                row.aborted_transactions = rows(_make_aborted_row, aborted)
+        if aborted:
+            row.aborted_transactions = rows(_make_aborted_row, aborted)
         row.records = region
         self._sent.append((partition, region.size_bytes))
         if region.file is not log.state.active.file:
@@ -291,16 +289,16 @@ def _make_aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransa
     return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
-def _read_region(
+def _find_records(
     requested: "FetchPartition",
     partition: Partition,
     reader: FetchReader,
     max_bytes: int,
     at_least_one: bool,
     may_wait: bool,
-) -> "FileRegion | None":
-    """Return the records of a partition. Raises as `Partition.read`."""
-    return partition.read(
+) -> "tuple[FileRegion | None, Sequence[AbortedTransaction]]":
+    """Return the records of a partition, and the aborted transactions in them. Raises as `Partition.read`."""
+    region = partition.read(
         requested.fetch_offset,
         max_bytes,
         isolation_level=reader.isolation_level,
@@ -309,6 +307,9 @@ def _read_region(
         leader_only=reader.leader_only,
         may_wait=may_wait,
     )
+    if region is None or reader.isolation_level != READ_COMMITTED:
+        return region, ()
+    return region, partition.aborted_transactions(requested.fetch_offset, region, may_wait=may_wait)
 
 
 def measure_available(
@@ -332,11 +333,11 @@ def measure_available(
     # As the response will read it: for more bytes it might need fewer headers, so that one on the disk is not noticed.
     max_bytes = min(requested.max_bytes, max_bytes)
     try:
-        region = _read_region(requested, partition, reader, max_bytes, True, False)
+        region, _ = _find_records(requested, partition, reader, max_bytes, True, False)
     except ColdReadError as wanted:
         if cold_reads.begin(partition, wanted):
             return 0, False
-        region = _read_region(requested, partition, reader, max_bytes, True, True)
+        region, _ = _find_records(requested, partition, reader, max_bytes, True, True)
     if region is None:
         return 0, False
     return region.size_bytes, region.file is not log.state.active.file

@@ -546,6 +546,38 @@ def test_many_aborted_transactions_are_created_when_the_response_is_encoded(worl
     assert sent == [(number, 0) for number in range(count)]
 
 
+def test_the_end_of_many_aborted_transactions_is_found_without_a_wait_for_the_disk(world, monkeypatch):
+    """The offset after the records is in the header of the next batch with an index entry."""
+    world.create("t")
+    size = sum(world.append("t", size=1000) for _ in range(20)) // 20
+    index = world.partition("t").log.segments[0].transaction_index
+    for number in range(20):
+        index.append(AbortedTransaction(number, number, number, number))
+    end, cold, waits = 3 * size, [True], []
+    pread = MemoryFile.pread
+
+    def pread_cached(file, position, size_bytes):
+        if cold and position >= end:
+            raise ColdReadError(file, position, size_bytes)
+        return pread(file, position, size_bytes)
+
+    def read(file, position, size_bytes):
+        waits.extend(cold if position >= end else [])
+        return pread(file, position, size_bytes)
+
+    monkeypatch.setattr(MemoryFile, "pread_cached", pread_cached)
+    monkeypatch.setattr(MemoryFile, "pread", read)
+    monkeypatch.setattr(MemoryFile, "load", lambda file, position, size_bytes: cold.clear())
+    _, answers = world.park(("t", 0, 0, {"partition_max_bytes": end}), isolation_level=READ_COMMITTED)
+    [(work, done)] = world.disk_reads
+    work()
+    done(None)
+    [row] = rows(answers[0])
+    assert row.records.size_bytes == end
+    assert len(row.aborted_transactions) < 20
+    assert waits == []
+
+
 def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(world, monkeypatch):
     """Requests that wait for the log, for a sync for example, would wait without end."""
     world.create("t")
