@@ -177,10 +177,14 @@ def test_a_batch_whose_index_entry_was_refused_never_replaces_the_next_one(seed:
     assert kill_power(log, seed)[256:] in ([], [(256, b"next")])
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("is_leader", [True, False])
 @pytest.mark.parametrize("seed", range(20))
-def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool) -> None:
-    """Several batches are one write. A full disk may take the first of them."""
+def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool, is_killed: bool) -> None:
+    """Several batches are one write. A full disk may take the first of them.
+
+    If the broker is killed before their removal is synced, the next start has to sync it.
+    """
     fs = MemoryFileSystem()
     log = open_log(fs)
     append(log, [b"x"])
@@ -195,6 +199,9 @@ def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool)
             log.append_as_leader(memoryview(refused), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
         else:
             log.append_as_follower(memoryview(refused), now_ms=NOW_MS)
+    if is_killed:
+        log = open_log(fs, is_clean=False)
+        assert read_all(log) == [(0, b"x")]
     next_epoch = 0 if is_leader else 1
     append(log, [b"new-one"], leader_epoch=next_epoch)
     append(log, [b"new-two"], leader_epoch=next_epoch)
