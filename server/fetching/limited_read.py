@@ -73,9 +73,9 @@ class LimitedRead:
     find_cause: returns the error to report for an error raised by a read
     fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
         records the follower's progress
+    previous_ms: the time of the follower's fetch before that one on the same connection, or in the same session
     cold_reads: reads what is on the disk only; None if the fetch waits for the disk instead
     waits_for_first: the fetch waits for the disk until it has records of one partition, in spite of `cold_reads`
-    previous_ms: the time of the follower's fetch before that one on the same connection, or in the same session
     is_urgent: the response is sent without waiting for more bytes
     """
 
