@@ -130,17 +130,21 @@ class LogReader:
         except (OSError, InvalidRecordError, CompressionError) as error:
             raise self._unreadable(error) from error
 
-    def aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
+    def aborted_transactions(
+        self, offset: int, region: FileRegion, *, may_wait: bool = True
+    ) -> Sequence[AbortedTransaction]:
         """Return the aborted transactions in the region that `read` returned for `offset`, possibly with later ones.
 
-        There may be as many as batches in the region; each is created when it is accessed.
+        There may be as many as batches in the region; each is created when it is accessed. Raises as `read`.
         """
         try:
-            return self._aborted_transactions(offset, region)
+            return self._aborted_transactions(offset, region, may_wait)
         except OSError as error:
             raise self._unreadable(error) from error
 
-    def _aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
+    def _aborted_transactions(
+        self, offset: int, region: FileRegion, may_wait: bool
+    ) -> Sequence[AbortedTransaction]:
         log = self._log
         index = max(0, bisect_right(log.bases, offset) - 1)
         while log.segments[index].file is not region.file:
@@ -157,7 +161,8 @@ class LogReader:
         # Returning a few later ones costs less than finding the offset at which the region ends.
         upper = log.log_end_offset
         if rest > _FEW_TRANSACTIONS:
-            above = log.segments[index].offset_above_position(region.position + region.size_bytes)
+            end = region.position + region.size_bytes
+            above = log.segments[index].offset_above_position(end, may_wait=may_wait)
             if above is not None:
                 upper = above
             elif index + 1 < len(log.bases):

@@ -148,7 +148,7 @@ class _Loader:
         self._read_epochs()
         bases = self._open_segments()
         if is_clean:
-            self._remove_refused_segment(recovery_point)
+            self._remove_refused_segments(recovery_point)
         first = len(bases) if is_clean else bisect_right(bases[1:], recovery_point)
         self._rebuild_damaged(self.segments[:first], log_start_offset, is_clean=is_clean)
         if not is_clean and bases and self._lacks_first_epochs(max(log_start_offset, bases[0])):
@@ -339,17 +339,21 @@ class _Loader:
                 self._remove(name)
         return [segment.base_offset for segment in self.segments]
 
-    def _remove_refused_segment(self, end_offset: int) -> None:
-        """Remove an empty segment above the log's end at the clean stop, `end_offset`.
+    def _remove_refused_segments(self, end_offset: int) -> None:
+        """Remove the empty segments above the log's end at the clean stop, `end_offset`.
 
-        The disk has refused its first batch, and then its removal.
+        The disk has refused their first batches, and then their removal.
         """
-        last = self.segments[-1] if len(self.segments) > 1 else None
-        if last is None or last.size_bytes or last.base_offset <= end_offset:
-            return
-        if self.segments[-2].next_offset() <= end_offset:
-            logger.info("removing empty segment above the log's end file=%s", last.path(LOG_SUFFIX))
-            self._delete([self.segments.pop()])
+        kept = self.segments[:]
+        while len(kept) > 1 and not kept[-1].size_bytes and kept[-1].base_offset > end_offset:
+            kept.pop()
+        refused = self.segments[len(kept) :]
+        # Otherwise the recovery point is not that of the clean stop.
+        if refused and kept[-1].next_offset() <= end_offset:
+            for segment in refused:
+                logger.info("removing empty segment above the log's end file=%s", segment.path(LOG_SUFFIX))
+            self._delete(refused)
+            self.segments = kept
 
     def _rebuild_damaged(self, segments: list[Segment], log_start_offset: int, *, is_clean: bool) -> None:
         """Rebuild those of `segments` whose indexes are missing or damaged."""

@@ -17,11 +17,13 @@ logger = logging.getLogger(__name__)
 class SegmentRoller:
     """Begins the segments of one log. `choose_jitter_ms(most)` spreads rolls by time over segment.jitter.ms."""
 
-    __slots__ = ("_choose_jitter_ms", "_state")
+    __slots__ = ("_choose_jitter_ms", "_reverted_bases", "_state")
 
     def __init__(self, state: LogState, choose_jitter_ms: Callable[[int], int]) -> None:
         self._state = state
         self._choose_jitter_ms = choose_jitter_ms
+        # The base offsets of reverted segments whose files may still exist.
+        self._reverted_bases: set[int] = set()
 
     def roll(self, now_ms: int) -> Segment:
         """Begin a new segment after the last batch. An empty active segment is returned unchanged.
@@ -51,6 +53,7 @@ class SegmentRoller:
         else:
             log.active.seal()
         remove_segment_files(log.fs, log.directory, base_offset)
+        self._remove_reverted(base_offset)
         log.untouched_end = None
         segment = self._new_segment(base_offset, now_ms)
         # From here on the roll is final; before, a roll without space can be retried.
@@ -65,8 +68,8 @@ class SegmentRoller:
     def revert_far_roll(self) -> None:
         """Continue with the last segment, if the batch for which a far one was begun was refused.
 
-        The files of the far segment are removed. If there is no space for that, recovery removes them, or the next roll
-        at their offset replaces them. Raises LogDirFailure.
+        The files of the far segment are removed. If there is no space for that, the next start removes them, or a roll
+        at their offset or above. Raises LogDirFailure.
         """
         log, base_offset = self._state, self._state.active.base_offset
         if base_offset <= log.log_end_offset:
@@ -77,12 +80,22 @@ class SegmentRoller:
         log.unsynced_segments.pop()
         log.unwritten_snapshots = [one for one in log.unwritten_snapshots if one.offset != base_offset]
         log.unsynced_paths.discard(log.producer_state.snapshot_path(base_offset))
+        self._reverted_bases.add(base_offset)
         try:
             log.unless_full(lambda: log.producer_state.revert_to(log.log_end_offset))
-            log.unless_full(lambda: remove_segment_files(log.fs, log.directory, base_offset))
+            log.unless_full(lambda: self._remove_reverted(base_offset))
         except OSError as error:
             raise log.fail("roll", error) from error
         logger.debug("reverted roll directory=%s base_offset=%d", log.directory, base_offset)
+
+    def _remove_reverted(self, up_to_offset: int) -> None:
+        """Remove the files of reverted segments, up to that at `up_to_offset`. Raises OSError.
+
+        Recovery would take the next segment for one behind a lost end, if an empty one was before it.
+        """
+        for base_offset in [one for one in self._reverted_bases if one <= up_to_offset]:
+            remove_segment_files(self._state.fs, self._state.directory, base_offset)
+            self._reverted_bases.remove(base_offset)
 
     def _snapshot_producers(self, base_offset: int) -> None:
         log, state = self._state, self._state.producer_state

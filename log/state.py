@@ -213,7 +213,7 @@ class LogState:
         """
         self.untouched_end = None
         truncation = self.unsynced_truncation = UnsyncedTruncation(self.active, lambda: None)
-        # They contain no offset above the log's end.
+        # The checkpoints contain no offset of a refused batch.
         truncation.has_checkpoints = True
 
     # Leader epochs

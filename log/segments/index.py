@@ -71,15 +71,18 @@ class SparseIndex:
 
     @property
     def count(self) -> int:
-        """Number of entries; the first call on an existing index reads the file's size."""
+        """Number of entries; the first call on an existing index reads the file's size and last entries."""
         if self._count < 0:
-            try:
-                size_bytes = self._fs.size_bytes(self.path)
-            except FileNotFoundError:
-                size_bytes = 0
-            self._count = self._written = size_bytes // self.entry.size
+            self._count = self._written = self._count_stored()
             self._entries_replaced()
         return self._count
+
+    def _count_stored(self) -> int:
+        """Return the number of entries in the file."""
+        try:
+            return self._fs.size_bytes(self.path) // self.entry.size
+        except FileNotFoundError:
+            return 0
 
     def get(self, slot: int) -> tuple[int, int]:
         """Return the two fields of an entry, as stored (offsets relative to the base offset)."""
@@ -230,8 +233,9 @@ class SparseIndex:
 
     def _require_cached(self) -> None:
         """Raise ColdReadError if the entries of the file are on the disk only, as far as samples show."""
-        if self.count and self._written:
-            file, size_bytes = self._open(), self._written * self.entry.size
+        # Not `count`, whose first call reads entries.
+        if written := self._count_stored() if self._count < 0 else self._written:
+            file, size_bytes = self._open(), written * self.entry.size
             if not file.is_cached(0, size_bytes):
                 raise ColdReadError(file, 0, size_bytes)
 
@@ -315,8 +319,13 @@ class OffsetIndex(SparseIndex):
         super().write_pending()
         del self._pending_keys[:]
 
-    def entry_above_position(self, position: int) -> tuple[int, int] | None:
-        """Return (offset, position) of the first entry whose batch starts at or after `position`."""
+    def entry_above_position(self, position: int, *, may_wait: bool = True) -> tuple[int, int] | None:
+        """Return (offset, position) of the first entry whose batch starts at or after `position`.
+
+        Raises ColdReadError if the file is on the disk only, unless it `may_wait` for the disk.
+        """
+        if not may_wait:
+            self._require_cached()
         slot = self._floor_slot(position - 1, 1) + 1
         if slot >= self.count:
             return None

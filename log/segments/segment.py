@@ -68,8 +68,9 @@ class Segment:
     """One segment. Any method that accesses the disk may raise OSError.
 
     `size_bytes`: the size of the complete, appended batches. The .log file may be longer in three cases: with
-    `preallocate` the active segment ends in zeros (a hole in a sparse file); after a truncation of the log, until the
-    next sync; and after an append that failed, if the file could not be truncated (`is_torn`).
+    `preallocate` the active segment ends in zeros (a hole in a sparse file); after a truncation of the log or the
+    refusal of several batches, until the next sync; and after an append that failed, if the file could not be
+    truncated (`is_torn`).
 
     `roll_timestamp`: `first_timestamp` for a single comparison per append. It is far in the future while the segment is
     empty, and far in the past if `first_timestamp` is not read yet or is -1.
@@ -192,7 +193,9 @@ class Segment:
     def append_batches(self, pieces: Sequence[Piece], batches: Sequence[tuple[int, int, int]]) -> None:
         """Append several batches in one write; `batches` contains (size, last offset, max timestamp) of each.
 
-        If it raises, the segment is unchanged; of several batches the first ones may have been complete in the file.
+        If it raises, the segment is unchanged, but of several batches the first ones may have been complete in the
+        file. Therefore the start of the first one remains in the file until the sync before the next append
+        (`LogState.sync_refused_batches`): after a kill, recovery finds and removes it, and that includes a sync.
         """
         if not self._ready:
             self._make_ready()
@@ -209,7 +212,7 @@ class Segment:
                 position += size_bytes
             self.file.write_pieces(start, pieces, position - start)
         except BaseException:
-            self._undo(start, batches[0][1], bytes_since_entry)
+            self._undo(start, batches[0][1], bytes_since_entry, LOG_OVERHEAD if len(batches) > 1 else 0)
             raise
         if start == 0:
             self._set_first_timestamp(batches[0][2])
@@ -234,11 +237,16 @@ class Segment:
         self._bytes_since_entry = 0
         self.indexes_full = self.offset_index.is_full or self.time_index.is_full
 
-    def _undo(self, size_bytes: int, first_lost_offset: int, bytes_since_entry: int) -> None:
-        """Revert a failed append. If that fails as well, recovery does it at the next start."""
+    def _undo(
+        self, size_bytes: int, first_lost_offset: int, bytes_since_entry: int, left_bytes: int = 0
+    ) -> None:
+        """Revert a failed append, except for the first `left_bytes` in the file.
+
+        If that fails as well, recovery does it at the next start.
+        """
         self._bytes_since_entry = bytes_since_entry
         try:
-            self.file.truncate(size_bytes)
+            self.file.truncate(min(size_bytes + left_bytes, self.file.size_bytes()) if left_bytes else size_bytes)
             self.offset_index.truncate_to(first_lost_offset)
             self.time_index.truncate_to(first_lost_offset)
             self.indexes_full = self.offset_index.is_full or self.time_index.is_full
@@ -302,10 +310,13 @@ class Segment:
         )
         return is_floor
 
-    def offset_above_position(self, position: int) -> int | None:
-        """Return the offset of the first index entry at or after `position`; None if there is none."""
-        entry = self.offset_index.entry_above_position(position)
-        if entry is None or not self._is_floor(entry[1], entry[0]):
+    def offset_above_position(self, position: int, *, may_wait: bool = True) -> int | None:
+        """Return the offset of the first index entry at or after `position`; None if there is none.
+
+        Raises ColdReadError unless it `may_wait` for the disk.
+        """
+        entry = self.offset_index.entry_above_position(position, may_wait=may_wait)
+        if entry is None or not self._is_floor(entry[1], entry[0], may_wait=may_wait):
             return None
         return entry[0]
 

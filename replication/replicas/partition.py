@@ -420,13 +420,15 @@ class Partition:
         """Take the log directory offline after a disk failure; log that a resource is short."""
         self._on_failure(failure)
 
-    def aborted_transactions(self, offset: int, region: FileRegion) -> Sequence[AbortedTransaction]:
+    def aborted_transactions(
+        self, offset: int, region: FileRegion, *, may_wait: bool = True
+    ) -> Sequence[AbortedTransaction]:
         """Return the transactions that a read-committed consumer skips in a region that `read` returned for `offset`.
 
-        Raises KafkaError: as `readable_log`, KAFKA_STORAGE_ERROR.
+        Raises KafkaError: as `readable_log`, KAFKA_STORAGE_ERROR. Raises ColdReadError as `LogReader.read`.
         """
         with self._reporting_failures():
-            return self.readable_log(leader_only=False).aborted_transactions(offset, region)
+            return self.readable_log(leader_only=False).aborted_transactions(offset, region, may_wait=may_wait)
 
     @contextmanager
     def _reporting_failures(self) -> Iterator[None]:

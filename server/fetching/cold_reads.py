@@ -26,18 +26,31 @@ class ColdReads:
 
     def __init__(self, run_read: Callable[[Callable[[], None], Done], None]) -> None:
         self._run_read = run_read
-        self._partitions: dict[Partition, None] = {}
+        self._partitions: set[Partition] = set()
+        # Path and position of the part whose read has failed.
+        self._failed: dict[Partition, tuple[str, int]] = {}
 
-    def begin(self, partition: "Partition", wanted: "ColdReadError") -> None:
-        """Read the wanted part of a file, unless a read for the partition is in progress; then wake its fetches."""
+    def begin(self, partition: "Partition", wanted: "ColdReadError") -> bool:
+        """Begin to read the wanted part of a file, unless a read for the partition is in progress.
+
+        The end of either wakes the partition's fetches, which call again if they need another part. False if the last
+        read was of this part and failed: then the caller reads it itself, and reports the error.
+        """
         if partition in self._partitions:
-            return
-        self._partitions[partition] = None
-        size_bytes = max(wanted.size_bytes, _LEAST_BYTES)
-        self._run_read(partial(wanted.file.load, wanted.position, size_bytes), partial(self._ended, partition))
+            return True
+        part = wanted.file.path, wanted.position
+        if self._failed.pop(partition, None) == part:
+            return False
+        self._partitions.add(partition)
+        self._run_read(
+            partial(wanted.file.load, wanted.position, max(wanted.size_bytes, _LEAST_BYTES)),
+            partial(self._ended, partition, part),
+        )
+        return True
 
-    def _ended(self, partition: "Partition", error: Exception | None) -> None:
-        """Wake the fetches. After an error they read at the end of their wait, and report it."""
-        del self._partitions[partition]
-        if error is None:
-            partition.wake_watchers()
+    def _ended(self, partition: "Partition", part: tuple[str, int], error: Exception | None) -> None:
+        """Wake the fetches, also after an error: others may wait for other parts."""
+        self._partitions.remove(partition)
+        if error is not None:
+            self._failed[partition] = part
+        partition.wake_watchers()

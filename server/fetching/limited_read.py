@@ -5,7 +5,7 @@ from the log gets the offset of the divergence (KIP-595). Fetches with read_comm
 list aborted transactions (KIP-98).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odradek.log.storage.filesystem import ColdReadError
@@ -25,6 +25,7 @@ from odradek.server.fetching.reader import FetchReader
 if TYPE_CHECKING:
     from odradek.log.partition_log import PartitionLog
     from odradek.log.segments.transaction_index import AbortedTransaction
+    from odradek.log.storage.filesystem import FileRegion
     from odradek.server.fetching.session_cache import FetchPartition
 
 NO_RECORDS: Final = b""
@@ -72,14 +73,16 @@ class LimitedRead:
     find_cause: returns the error to report for an error raised by a read
     fetched_ms: the time of a follower's fetch, on the monotonic clock, given to the first read of a fetch only, which
         records the follower's progress
-    cold_reads: reads what is on the disk only; None if the fetch waits for the disk instead
     previous_ms: the time of the follower's fetch before that one on the same connection, or in the same session
+    cold_reads: reads what is on the disk only; None if the fetch waits for the disk instead
+    waits_for_first: the fetch waits for the disk until it has records of one partition, in spite of `cold_reads`
     is_urgent: the response is sent without waiting for more bytes
     """
 
     __slots__ = (
         "_cold_reads", "_fetched_ms", "_find_cause", "_isolation_level", "_names_all", "_previous_ms", "_reader",
-        "_remaining_bytes", "_sent", "_version", "ends", "finds_ends", "has_failed", "is_urgent", "read_bytes", "rows",
+        "_remaining_bytes", "_sent", "_version", "_waits_for_first", "ends", "finds_ends", "has_failed", "is_urgent",
+        "read_bytes", "rows",
     )  # fmt: skip
 
     def __init__(
@@ -92,9 +95,11 @@ class LimitedRead:
         fetched_ms: int | None = None,
         previous_ms: int = NEVER,
         cold_reads: ColdReads | None = None,
+        waits_for_first: bool = False,
     ) -> None:
         self._version = version
         self._cold_reads = cold_reads
+        self._waits_for_first = waits_for_first
         self._reader = reader
         self._isolation_level = reader.isolation_level
         self._fetched_ms = fetched_ms
@@ -211,28 +216,21 @@ class LimitedRead:
         if follower >= 0 and partition.is_throttled(follower):
             return row, 0
         max_bytes = min(requested.max_bytes, max(0, self._remaining_bytes))
+        is_first = self.read_bytes == 0
+        may_wait = self._cold_reads is None or (self._waits_for_first and is_first)
         try:
-            region = partition.read(
-                requested.fetch_offset,
-                max_bytes,
-                isolation_level=self._isolation_level,
-                at_least_one=self.read_bytes == 0,
-                current_leader_epoch=requested.current_leader_epoch,
-                leader_only=leader_only,
-                may_wait=self._cold_reads is None,
-            )
+            region, aborted = _find_records(requested, partition, self._reader, max_bytes, is_first, may_wait)
         except ColdReadError as wanted:
             assert self._cold_reads is not None
-            self._cold_reads.begin(partition, wanted)
-            return row, 0
+            if self._cold_reads.begin(partition, wanted):
+                return row, 0
+            region, aborted = _find_records(requested, partition, self._reader, max_bytes, is_first, True)
         if region is None:
             if self.read_bytes and requested.fetch_offset < self._find_upper_offset(log):
                 self.is_urgent = True
             return row, 0
-        if self._isolation_level == READ_COMMITTED:
-            aborted = partition.aborted_transactions(requested.fetch_offset, region)
-            if aborted:
-                row.aborted_transactions = rows(_make_aborted_row, aborted)
+        if aborted:
+            row.aborted_transactions = rows(_make_aborted_row, aborted)
         row.records = region
         self._sent.append((partition, region.size_bytes))
         if region.file is not log.state.active.file:
@@ -291,8 +289,33 @@ def _make_aborted_row(entry: "AbortedTransaction") -> FetchResponseAbortedTransa
     return FetchResponseAbortedTransaction(producer_id=entry.producer_id, first_offset=entry.first_offset)
 
 
-def measure_available(target: FetchTarget, reader: FetchReader, cold_reads: ColdReads) -> tuple[int, bool]:
-    """Return the number of bytes that a target has for its fetch, and whether the response is urgent.
+def _find_records(
+    requested: "FetchPartition",
+    partition: Partition,
+    reader: FetchReader,
+    max_bytes: int,
+    at_least_one: bool,
+    may_wait: bool,
+) -> "tuple[FileRegion | None, Sequence[AbortedTransaction]]":
+    """Return the records of a partition, and the aborted transactions in them. Raises as `Partition.read`."""
+    region = partition.read(
+        requested.fetch_offset,
+        max_bytes,
+        isolation_level=reader.isolation_level,
+        at_least_one=at_least_one,
+        current_leader_epoch=requested.current_leader_epoch,
+        leader_only=reader.leader_only,
+        may_wait=may_wait,
+    )
+    if region is None or reader.isolation_level != READ_COMMITTED:
+        return region, ()
+    return region, partition.aborted_transactions(requested.fetch_offset, region, may_wait=may_wait)
+
+
+def measure_available(
+    target: FetchTarget, reader: FetchReader, max_bytes: int, cold_reads: ColdReads
+) -> tuple[int, bool]:
+    """Return the number of bytes that a target has for a response of `max_bytes`, and whether the response is urgent.
 
     0 while `cold_reads` has to find them on the disk. Raises KafkaError like `Partition.read`.
     """
@@ -307,19 +330,14 @@ def measure_available(target: FetchTarget, reader: FetchReader, cold_reads: Cold
             return 0, True
     if reader.follower >= 0 and partition.is_throttled(reader.follower):
         return 0, False
+    # As the response will read it: for more bytes it might need fewer headers, so that one on the disk is not noticed.
+    max_bytes = min(requested.max_bytes, max_bytes)
     try:
-        region = partition.read(
-            requested.fetch_offset,
-            requested.max_bytes,
-            isolation_level=reader.isolation_level,
-            at_least_one=True,
-            current_leader_epoch=requested.current_leader_epoch,
-            leader_only=leader_only,
-            may_wait=False,
-        )
+        region, _ = _find_records(requested, partition, reader, max_bytes, True, False)
     except ColdReadError as wanted:
-        cold_reads.begin(partition, wanted)
-        return 0, False
+        if cold_reads.begin(partition, wanted):
+            return 0, False
+        region, _ = _find_records(requested, partition, reader, max_bytes, True, True)
     if region is None:
         return 0, False
     return region.size_bytes, region.file is not log.state.active.file

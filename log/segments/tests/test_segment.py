@@ -119,6 +119,7 @@ def test_a_search_that_may_not_wait_asks_for_index_and_headers(fs: MemoryFileSys
     written.seal()
     segment = make(fs, fresh=False)
     loaded: set[tuple[str, int]] = set()
+    waits: list[str] = []
     pread = MemoryFile.pread
 
     def pread_cached(file, position, size_bytes):
@@ -126,6 +127,13 @@ def test_a_search_that_may_not_wait_asks_for_index_and_headers(fs: MemoryFileSys
             raise ColdReadError(file, position, size_bytes)
         return pread(file, position, size_bytes)
 
+    def read(file, position, size_bytes):
+        # A loaded index is loaded as a whole.
+        if (file.path, 0 if file.path.endswith("index") else position) not in loaded:
+            waits.append(file.path)
+        return pread(file, position, size_bytes)
+
+    monkeypatch.setattr(MemoryFile, "pread", read)
     monkeypatch.setattr(MemoryFile, "pread_cached", pread_cached)
     monkeypatch.setattr(MemoryFile, "is_cached", lambda file, position, size: (file.path, position) in loaded)
     wanted = []
@@ -137,6 +145,7 @@ def test_a_search_that_may_not_wait_asks_for_index_and_headers(fs: MemoryFileSys
             wanted.append((error.file.path.rpartition(".")[2], error.position, error.size_bytes))
             loaded.add((error.file.path, error.position))
     assert position == sum(sizes[:400])
+    assert waits == []
     index_bytes = fs.size_bytes("/d/00000000000000000100.index")
     assert wanted[0] == ("index", 0, index_bytes)
     assert {kind for kind, _, _ in wanted[1:]} == {"log"}

@@ -99,6 +99,39 @@ def test_the_segment_of_a_refused_far_batch_is_removed_after_a_clean_stop(offset
     assert read_all(again) == [(0, b"0"), (1, b"1"), (2, b"2")]
 
 
+def test_all_segments_of_refused_far_batches_are_removed_after_a_clean_stop() -> None:
+    fs = MemoryFileSystem()
+    manager = opened(fs)
+    log = manager.create_log("t", 0, TOPIC_ID, 0)
+    append(log, [b"0"])
+    for offset in (1 << 40, 1 << 32):
+        for operation in ("write", "remove"):
+            fs.fail(operation, error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+        with pytest.raises(DiskFullError):
+            follow(log, offset, b"far")
+    assert len([name for name in fs.list_names(log.directory) if name.endswith(".log")]) == 3
+    manager.close(0)
+    again = served(opened(fs, ids={"t": TOPIC_ID}))
+    assert (again.log_end_offset, again.state.bases) == (1, [0])
+
+
+@pytest.mark.parametrize("offset", FAR)
+def test_a_far_segment_behind_one_that_remained_survives_a_kill(offset: int) -> None:
+    """Recovery took the empty segment between for one that had lost its batches, and removed what followed."""
+    fs = MemoryFileSystem()
+    fs.fail("remove", after=1, error=errno.ENOSPC, path_contains=f"{offset:020d}.log")
+    log = refuse_far_batch(fs, offset)
+    assert f"{offset:020d}.log" in fs.list_names(log.directory)
+    follow(log, offset + 10, b"next")
+    log.flush(0)
+    expected = [(0, b"0"), (offset + 10, b"next")]
+    assert read_all(log) == expected
+    fs.crash(lose_names=True)
+    again = open_log(fs, is_clean=False)
+    assert read_all(again) == expected
+    assert again.state.bases == [0, offset + 10]
+
+
 @pytest.mark.parametrize("offset", FAR)
 def test_a_segment_that_a_kill_left_before_its_first_batch_is_removed(offset: int) -> None:
     fs = MemoryFileSystem()
@@ -144,10 +177,14 @@ def test_a_batch_whose_index_entry_was_refused_never_replaces_the_next_one(seed:
     assert kill_power(log, seed)[256:] in ([], [(256, b"next")])
 
 
+@pytest.mark.parametrize("is_killed", [True, False])
 @pytest.mark.parametrize("is_leader", [True, False])
 @pytest.mark.parametrize("seed", range(20))
-def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool) -> None:
-    """Several batches are one write. A full disk may take the first of them."""
+def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool, is_killed: bool) -> None:
+    """Several batches are one write. A full disk may take the first of them.
+
+    If the broker is killed before their removal is synced, the next start has to sync it.
+    """
     fs = MemoryFileSystem()
     log = open_log(fs)
     append(log, [b"x"])
@@ -162,6 +199,9 @@ def test_refused_batches_never_replace_the_next_ones(seed: int, is_leader: bool)
             log.append_as_leader(memoryview(refused), leader_epoch=0, now_ms=NOW_MS, origin=Origin.COORDINATOR)
         else:
             log.append_as_follower(memoryview(refused), now_ms=NOW_MS)
+    if is_killed:
+        log = open_log(fs, is_clean=False)
+        assert read_all(log) == [(0, b"x")]
     next_epoch = 0 if is_leader else 1
     append(log, [b"new-one"], leader_epoch=next_epoch)
     append(log, [b"new-two"], leader_epoch=next_epoch)

@@ -388,9 +388,9 @@ def measured(monkeypatch):
     """The indexes of the partitions that were measured, in order."""
     indexes = []
 
-    def note(target, reader, cold_reads):
+    def note(target, *arguments):
         indexes.append(target.requested.index)
-        return measure_available(target, reader, cold_reads)
+        return measure_available(target, *arguments)
 
     monkeypatch.setattr(handler, "measure_available", note)
     return indexes

@@ -508,7 +508,7 @@ class _Fetch:
         for _ in range(min(len(changed), PARTITIONS_PER_STEP)):
             target, _ = changed.popitem()
             try:
-                size_bytes, is_urgent = measure_available(target, self.reader, self.services.cold_reads)
+                size_bytes, is_urgent = measure_available(target, self.reader, self.max_bytes, self.services.cold_reads)
             except KafkaError:
                 return True
             self.available_bytes += size_bytes - target.available_bytes
@@ -530,7 +530,7 @@ class _Fetch:
     def _complete(self, *, may_wait: bool) -> "Reply[FetchResponse]":
         """Return the response with the records available now, or a Deferred of it.
 
-        may_wait: for records that are on the disk only; otherwise the next fetch gets them
+        `may_wait`: for the disk, until there are records. Those that are still missing are for the next fetch.
         A fetch that another one has superseded reads nothing: the targets of their session have the available bytes
         that the other one has counted.
         """
@@ -647,7 +647,11 @@ class _Fetch:
     def _make_read(
         self, fetched_ms: int | None = None, previous_ms: int = NEVER, *, may_wait: bool = False
     ) -> LimitedRead:
-        """Return a read, which `may_wait` for the disk at the end of the fetch's wait: then it gets all records."""
+        """Return a read, which `may_wait` for the disk at the end of the fetch's wait, so that it gets records.
+
+        Without a wait before, it gets all records: its client may take a partition without records for its end.
+        """
+        ends_at_once = self.request.max_wait_ms <= 0 or self.min_bytes <= 0
         return LimitedRead(
             self.version,
             self.reader,
@@ -656,7 +660,8 @@ class _Fetch:
             self._find_cause,
             fetched_ms,
             previous_ms,
-            None if may_wait or self.request.max_wait_ms <= 0 else self.services.cold_reads,
+            None if ends_at_once else self.services.cold_reads,
+            may_wait,
         )
 
     def _make_first_read(self) -> LimitedRead:

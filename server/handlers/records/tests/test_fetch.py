@@ -29,6 +29,7 @@ from odradek.replication.tests.support import Cluster
 from odradek.server.config import BrokerConfig
 from odradek.server.fetching.cold_reads import ColdReads
 from odradek.server.fetching.purgatory import CompletionQueue
+from odradek.server.fetching.requested_partitions import PARTITIONS_PER_STEP
 from odradek.server.fetching.session_cache import FetchSessionCache
 from odradek.server.handlers.records.fetch import ENDED_INPUT_WAIT_MS, fetch
 from odradek.server.request import RequestContext
@@ -180,11 +181,11 @@ def disk(world, monkeypatch):
     return Disk(world, monkeypatch)
 
 
-def append_cold(world, disk):
-    """Append a batch to t-0 that no reader expects, and that is on the disk only. Return its size."""
-    size = world.append("t")
-    world.partition("t").log.segments[0].hints.clear()
-    disk.cold.add("/t-0/")
+def append_cold(world, disk, index=0):
+    """Append a batch to topic t that no reader expects, and that is on the disk only. Return its size."""
+    size = world.append("t", index)
+    world.partition("t", index).log.segments[0].hints.clear()
+    disk.cold.add(f"/t-{index}/")
     return size
 
 
@@ -221,17 +222,70 @@ def test_at_the_end_of_its_wait_a_fetch_returns_the_records_that_are_on_the_disk
     world.create("t")
     size = append_cold(world, disk)
     _, answers = world.park(("t", 0, 0))
-    disk.end_read(OSError(errno.EIO, "the disk fails"))
-    assert answers == []
     world.clock.advance(0.5)
     assert sizes(answers[0]) == [size]
     assert disk.waits > 0
 
 
-def test_a_fetch_without_a_wait_returns_the_records_that_are_on_the_disk(world, disk):
+@pytest.mark.parametrize("partitions", [3, PARTITIONS_PER_STEP + 1])
+def test_at_the_end_of_its_wait_a_fetch_waits_for_the_records_of_one_partition(world, disk, partitions):
+    """The disk may be slow, and the reactor thread waits for it."""
+    world.create("t", partitions)
+    size = 0
+    for index in range(partitions):
+        size = append_cold(world, disk, index)
+    asked = [("t", index, 0) for index in range(partitions)]
+    deferred = world.start_fetch(*asked)
+    answers: list[Any] = []
+    deferred.addBoth(answers.append)
+    world.clock.pump([0.001] * 10)
+    assert answers == []
+    assert disk.waits == 0
+    world.clock.pump([0.5] + [0.001] * 10)
+    assert sizes(answers[0]) == [size] + [0] * (partitions - 1)
+    assert disk.waits == 1
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk fails"), OSError(errno.ENOMEM, "no memory")])
+def test_after_an_error_of_a_thread_the_fetch_reads_at_once_and_reports_it(world, disk, error):
     world.create("t")
     size = append_cold(world, disk)
-    assert sizes(world.fetch(("t", 0, 0), max_wait_ms=0)) == [size]
+    _, answers = world.park(("t", 0, 0))
+    disk.end_read(error)
+    assert sizes(answers[0]) == [size]
+    assert disk.waits == 1
+    assert world.is_idle()
+
+
+def test_an_error_of_a_read_for_one_fetch_does_not_delay_another_of_the_same_partition(world, disk):
+    world.create("t")
+    size = append_cold(world, disk)
+    append_cold(world, disk)
+    answers = [world.park(("t", 0, offset))[1] for offset in (0, 1)]
+    disk.end_read(OSError(errno.ENOMEM, "no memory"))
+    assert sizes(answers[0][0]) == [2 * size]
+    disk.end_read()
+    assert sizes(answers[1][0]) == [size]
+    assert disk.waits == 1
+
+
+def test_records_count_as_available_only_if_the_response_gets_them_without_a_wait(world, disk):
+    """The response may have fewer bytes than a partition, so that a batch header has to be read."""
+    world.create("t", 2)
+    _, answers = world.park(("t", 0, 0), ("t", 1, 0), max_bytes=10)
+    disk.cold.add("/t-0/")
+    size = world.append("t")
+    assert answers == []
+    disk.end_read()
+    assert sizes(answers[0]) == [size, 0]
+    assert disk.waits == 0
+
+
+@pytest.mark.parametrize("request_fields", [{"max_wait_ms": 0}, {"min_bytes": 0}])
+def test_a_fetch_without_a_wait_returns_the_records_that_are_on_the_disk(world, disk, request_fields):
+    world.create("t")
+    size = append_cold(world, disk)
+    assert sizes(world.fetch(("t", 0, 0), **request_fields)) == [size]
     assert not world.disk_reads
 
 
@@ -490,6 +544,38 @@ def test_many_aborted_transactions_are_created_when_the_response_is_encoded(worl
     [row] = rows(found[0])
     sent = [(one.producer_id, one.first_offset) for one in row.aborted_transactions]
     assert sent == [(number, 0) for number in range(count)]
+
+
+def test_the_end_of_many_aborted_transactions_is_found_without_a_wait_for_the_disk(world, monkeypatch):
+    """The offset after the records is in the header of the next batch with an index entry."""
+    world.create("t")
+    size = sum(world.append("t", size=1000) for _ in range(20)) // 20
+    index = world.partition("t").log.segments[0].transaction_index
+    for number in range(20):
+        index.append(AbortedTransaction(number, number, number, number))
+    end, cold, waits = 3 * size, [True], []
+    pread = MemoryFile.pread
+
+    def pread_cached(file, position, size_bytes):
+        if cold and position >= end:
+            raise ColdReadError(file, position, size_bytes)
+        return pread(file, position, size_bytes)
+
+    def read(file, position, size_bytes):
+        waits.extend(cold if position >= end else [])
+        return pread(file, position, size_bytes)
+
+    monkeypatch.setattr(MemoryFile, "pread_cached", pread_cached)
+    monkeypatch.setattr(MemoryFile, "pread", read)
+    monkeypatch.setattr(MemoryFile, "load", lambda file, position, size_bytes: cold.clear())
+    _, answers = world.park(("t", 0, 0, {"partition_max_bytes": end}), isolation_level=READ_COMMITTED)
+    [(work, done)] = world.disk_reads
+    work()
+    done(None)
+    [row] = rows(answers[0])
+    assert row.records.size_bytes == end
+    assert len(row.aborted_transactions) < 20
+    assert waits == []
 
 
 def test_a_transaction_index_that_cannot_be_read_takes_the_directory_offline(world, monkeypatch):
