@@ -315,7 +315,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
     Safeguard(
         "aborted-list",
         "A READ_COMMITTED fetch returns the list of aborted transactions.",
-        ((LogReader, "aborted_transactions", replaced_by(lambda self, offset, region: [])),),
+        ((LogReader, "aborted_transactions", replaced_by(lambda self, offset, region, may_wait: [])),),
         (_K.ABORTED_READ,),
         0,
     ),
