@@ -24,8 +24,9 @@ Piece = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX = ".tmp"
 _ZERO_CHECK_BYTES = 1 << 20
 _LOAD_BYTES = 131_072
-_SAMPLE_INTERVAL_BYTES = 524_288
-"""Each sample takes a microsecond. They find pages that are still being read, and others where none can be counted."""
+_SAMPLE_INTERVAL_BYTES = 131_072
+"""As much as the kernel reads ahead by default. Samples find pages that are still being read, and missing ones where
+they cannot be counted; each takes a microsecond."""
 
 _SAMPLE = bytearray(1)
 _NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)

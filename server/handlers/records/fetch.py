@@ -158,28 +158,10 @@ class _Fetch:
     """
 
     __slots__ = (
-        "available_bytes",
-        "context",
-        "epoch",
-        "fetched_ms",
-        "is_refused",
-        "max_bytes",
-        "min_bytes",
-        "opens_session",
-        "operation",
-        "read_rights",
-        "reader",
-        "reasons",
-        "refused",
-        "request",
-        "services",
-        "session",
-        "targets",
-        "uses_ids",
-        "version",
-        "wanted",
-        "watch",
-    )
+        "available_bytes", "context", "epoch", "fetched_ms", "is_refused", "max_bytes", "min_bytes", "opens_session",
+        "operation", "read_rights", "reader", "reasons", "refused", "request", "services", "session", "targets",
+        "uses_ids", "version", "wanted", "watch",
+    )  # fmt: skip
 
     def __init__(self, services: FetchServices, context: "RequestContext", request: FetchRequest) -> None:
         self.services = services
