@@ -35,6 +35,9 @@ _NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
 _NO_WAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """Linux: a read that fails with EAGAIN instead of a wait for the disk. 0 elsewhere."""
 
+_BEHIND_FILES = 1 << 62
+"""A position behind the end of any file."""
+
 
 class LogDirFailure(KafkaError):  # noqa: N818 - a state of the directory, not of one call
     """An I/O error in a log directory, after which no write to it is reliable.
@@ -365,7 +368,7 @@ class OsFile:
         if not self._reports_waits or size_bytes <= 0:
             return True
         if lacks_pages(self.fd, position, size_bytes):
-            return False
+            return not self._check_support()
         last = position + size_bytes - 1
         try:
             for at in range(position, last, _SAMPLE_INTERVAL_BYTES):
@@ -376,6 +379,20 @@ class OsFile:
         except OSError as error:
             self._note_support(error)
         return True
+
+    def _check_support(self) -> bool:
+        """Return whether the flag is supported, after a read that needs no page.
+
+        File systems that keep their files elsewhere than in the page cache, as overlayfs and ZFS, do not support it.
+        All pages of their files are missing, also after a load.
+        """
+        try:
+            os.preadv(self.fd, [_SAMPLE], _BEHIND_FILES, _NO_WAIT)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            self._note_support(error)
+        return self._reports_waits
 
     def _note_support(self, error: OSError) -> None:
         """Note that the flag is not supported, if that is the error. The read that follows reports any other."""

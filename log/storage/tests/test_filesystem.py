@@ -181,6 +181,29 @@ def test_a_file_system_that_does_not_report_waits_has_all_files_in_memory(tmp_pa
     assert flags_seen == [8]
 
 
+def test_a_file_system_without_pages_in_the_page_cache_has_all_files_in_memory(tmp_path, monkeypatch):
+    """The files of overlayfs and ZFS are elsewhere, so a load would not change what is found."""
+    preadv = os.preadv
+
+    def read(fd, buffers, position, flags=0):
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "overlayfs")
+        return preadv(fd, buffers, position)
+
+    monkeypatch.setattr(filesystem, "_NO_WAIT", 8)
+    monkeypatch.setattr(filesystem, "lacks_pages", lambda fd, position, size_bytes: True)
+    monkeypatch.setattr(os, "preadv", read)
+    assert put(OsFileSystem(), f"{tmp_path}/a", b"abcd").is_cached(0, 4)
+
+
+def test_a_part_whose_pages_are_missing_is_not_sampled(cold_file, monkeypatch):
+    """A sample of a missing page would begin to read it, in the reactor thread."""
+    file, waits = cold_file
+    monkeypatch.setattr(filesystem, "lacks_pages", lambda fd, position, size_bytes: True)
+    assert not file.is_cached(0, 1000), "samples would find the part"
+    assert not waits
+
+
 def test_an_error_of_a_read_that_does_not_wait_is_that_of_the_next_read(tmp_path, monkeypatch):
     def fail(*arguments):
         raise OSError(errno.EIO, "the disk fails")
