@@ -232,7 +232,7 @@ class SparseIndex:
             raise OSError(f"index {self.path} is shorter than its entries: another process has truncated it")
 
     def _require_cached(self) -> None:
-        """Raise ColdReadError if the entries of the file are on the disk only, as far as samples show."""
+        """Raise ColdReadError if the entries of the file are on the disk only, as far as the page cache is known."""
         # Not `count`, whose first call reads entries.
         if written := self._count_stored() if self._count < 0 else self._written:
             file, size_bytes = self._open(), written * self.entry.size

@@ -139,7 +139,7 @@ class File(Protocol):
         ...
 
     def is_cached(self, position: int, size_bytes: int) -> bool:
-        """Return whether a read would not wait for the disk, as far as samples show."""
+        """Return whether a read would not wait for the disk, as far as the page cache is known."""
         ...
 
     def load(self, position: int, size_bytes: int) -> None:

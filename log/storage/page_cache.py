@@ -13,14 +13,19 @@ _SYSTEM_CALL: Final = 451
 def lacks_pages(fd: int, position: int, size_bytes: int) -> bool:
     """Return whether a part of a file is not in the page cache completely; False if the system does not report it.
 
-    Pages that are being read from the disk count as present.
+    Pages that are being read from the disk count as present, and what is behind the end of the file is not missing.
+    It is also true for all files of a file system that does not use the page cache. For the reactor thread only.
     """
     count_pages = _count_pages()
     if count_pages is None:
         return False
     page_bytes = _page_bytes()
-    expected = (position + size_bytes - 1) // page_bytes - position // page_bytes + 1
-    return 0 <= count_pages(fd, position, size_bytes) < expected
+    first, end = position // page_bytes, (position + size_bytes - 1) // page_bytes + 1
+    count = count_pages(fd, position, size_bytes)
+    if not 0 <= count < end - first:
+        return False
+    file_end = (os.fstat(fd).st_size - 1) // page_bytes + 1
+    return count < min(end, file_end) - first
 
 
 @cache

@@ -123,6 +123,8 @@ def test_reads_that_do_not_wait_for_the_disk(place):
     assert file.pread_cached(5, 300) == (bytes(range(256)) * 2)[5:305]
     assert file.pread_cached(256 * 1024 - 3, 9) == bytes([253, 254, 255])
     assert file.is_cached(7, 0)
+    assert file.is_cached(256 * 1024 - 3, 100_000), "the end of the file is no wait"
+    assert file.is_cached(1 << 20, 100_000)
 
 
 @pytest.fixture
