@@ -1,6 +1,7 @@
 """Pages of files in the page cache, and systems that do not report them."""
 
 import os
+import sys
 
 import pytest
 
@@ -49,3 +50,19 @@ def test_a_failed_count_finds_nothing_missing(file):
     assert not page_cache.lacks_pages(-1, 0, 5)
     file.close()
     assert not page_cache.lacks_pages(file.fd, 0, 5)
+
+
+def test_no_other_file_is_opened(system, file, monkeypatch):
+    """There may be no descriptor for it, or no file, if the program runs from an archive."""
+
+    def fail(*arguments):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr("builtins.open", fail)
+    monkeypatch.setattr(os, "open", fail)
+    assert not system.lacks_pages(file.fd, 0, 1)
+
+
+def test_a_python_without_ctypes_does_not_count(system, file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    assert not system.lacks_pages(file.fd, 0, 1)
