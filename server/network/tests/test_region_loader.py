@@ -18,6 +18,7 @@ class Disk:
 
     events: calls of `is_cached`, `load` and `send_file`, and sends of copies, with positions and sizes
     is_copyable: whether small regions can be read without a wait
+    is_cold, cached_to: whether the file is on the disk only, from a position on
     end: the size of the file
     reads: the work of threads
     """
@@ -29,6 +30,7 @@ class Disk:
         self.end = 0
         self.reads = []
         self.is_cold = True
+        self.cached_to = 0
         self.is_copyable = False
         self.is_aborted = False
         self.room_bytes = 1 << 30
@@ -53,7 +55,7 @@ class Disk:
 
     def is_cached(self, position, size_bytes):
         self.events.append(("check", position, size_bytes))
-        return not self.is_cold
+        return not self.is_cold or position + size_bytes <= self.cached_to
 
     def load(self, position, size_bytes):
         self.events.append(("load", position, size_bytes))
@@ -225,12 +227,13 @@ def test_the_next_part_of_the_file_is_read_while_the_client_receives_one(disk):
     disk.end = 3500
     disk.writer.send([FileRegion(disk, 0, 1000)])
     assert end_reads(disk) == [("load", 0, 1000), ("load", 1000, 1000)]
-    disk.is_cold = False
+    disk.cached_to = 2000
     disk.write_event()
     for position, ahead in ((1000, [("load", 2000, 1000)]), (2000, [("load", 3000, 1000)]), (3000, [])):
         disk.writer.send([FileRegion(disk, position, 500 if position == 3000 else 1000)])
         assert disk.writer.is_idle
         assert end_reads(disk) == ahead
+        disk.cached_to += 1000
 
 
 def test_regions_in_memory_cause_no_reads(disk):
@@ -241,12 +244,38 @@ def test_regions_in_memory_cause_no_reads(disk):
     assert disk.writer.is_idle
 
 
+def test_parts_in_memory_are_not_read_ahead(disk):
+    disk.end = 10_000
+    disk.writer.send([FileRegion(disk, 0, 1000)])
+    end_reads(disk)
+    disk.write_event()
+    disk.cached_to = 5000
+    for position, ahead in ((1000, []), (2000, []), (3000, []), (4000, [("load", 5000, 1000)])):
+        disk.writer.send([FileRegion(disk, position, 1000)])
+        assert end_reads(disk) == ahead
+
+
+def test_few_reads_ahead_are_in_progress(disk):
+    """While the disk is slow, a client may leap from one part in memory to another, without a wait."""
+    disk.end = 1_000_000
+    disk.writer.send([FileRegion(disk, 0, 1000)])
+    end_reads(disk)
+    disk.write_event()
+    disk.is_cached = lambda position, size_bytes: position % 2000 == 0
+    for position in range(2000, 200_000, 2000):
+        disk.writer.send([FileRegion(disk, position, 1000)])
+    assert len(disk.reads) == 16
+    end_reads(disk)
+    disk.writer.send([FileRegion(disk, 500_000, 1000)])
+    assert end_reads(disk) == [("load", 501_000, 1000)]
+
+
 def test_a_client_that_leaps_or_goes_back_is_not_read_ahead_of_its_last_position(disk):
     disk.end = 100_000
     disk.writer.send([FileRegion(disk, 50_000, 1000)])
     end_reads(disk)
     disk.write_event()
-    disk.is_cold = False
+    disk.cached_to = 81_000
     disk.writer.send([FileRegion(disk, 0, 1000)])
     assert end_reads(disk) == []
     disk.writer.send([FileRegion(disk, 80_000, 1000)])

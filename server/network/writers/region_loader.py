@@ -18,6 +18,10 @@ PART_BYTES: Final = 1_048_576
 _MOST_FILES: Final = 16
 """Files that are read ahead for one connection: those that it has read last."""
 
+_MOST_READS_AHEAD: Final = 16
+"""Reads ahead of one connection that are in progress. It may not need them, and reads for which other connections wait
+are queued behind them."""
+
 _VALID_S: Final = 1.0
 """Time after which a part is checked again. The kernel may evict it while a slow client does not read it."""
 
@@ -46,8 +50,8 @@ class RegionLoader:
     """
 
     __slots__ = (
-        "_ahead", "_failure", "_is_closed", "_monotonic", "_on_loaded", "_readable_to", "_run_read", "_valid_to_s",
-        "is_loading",
+        "_ahead", "_failure", "_is_closed", "_monotonic", "_on_loaded", "_readable_to", "_reads_ahead", "_run_read",
+        "_valid_to_s", "is_loading",
     )  # fmt: skip
 
     def __init__(self, files: FileSender, on_loaded: Callable[[], None]) -> None:
@@ -63,6 +67,7 @@ class RegionLoader:
         self._failure: str | None = None
         # The position up to which each file was read, by path: a reference would keep a deleted file on the disk.
         self._ahead: dict[str, int] = {}
+        self._reads_ahead = 0
 
     def readable_bytes(self, region: FileRegion, already: int) -> int:
         """Return how many bytes of a region can be read without a wait for the disk, after the first `already` bytes.
@@ -107,11 +112,11 @@ class RegionLoader:
     def _continue_ahead(self, file: File, position: int, size_bytes: int) -> None:
         """Read ahead again if less is left of what was read than the client needs next."""
         end = self._ahead.get(file.path)
-        if end is not None and end - position < size_bytes:
+        if end is not None and end - position < size_bytes and self._reads_ahead < _MOST_READS_AHEAD:
             self._read_ahead(file, max(end, position), size_bytes)
 
     def _read_ahead(self, file: File, position: int, size_bytes: int) -> None:
-        """Read as much ahead as the client has read before."""
+        """Read as many bytes ahead as the client needs now, unless they are in the page cache."""
         ahead = self._ahead
         ahead.pop(file.path, None)
         if position >= file.size_bytes():
@@ -119,7 +124,13 @@ class RegionLoader:
         ahead[file.path] = position + size_bytes
         if len(ahead) > _MOST_FILES:
             del ahead[next(iter(ahead))]
-        self._run_read(partial(self._load, file, position, size_bytes), _ignore_end)
+        if not file.is_cached(position, size_bytes):
+            self._reads_ahead += 1
+            self._run_read(partial(self._load, file, position, size_bytes), self._ahead_ended)
+
+    def _ahead_ended(self, error: Exception | None) -> None:
+        """Ignore an error: the read is repeated, and its error reported, when the client needs the bytes."""
+        self._reads_ahead -= 1
 
     def _loaded(self, end: int, error: Exception | None) -> None:
         self.is_loading = False
@@ -134,10 +145,6 @@ class RegionLoader:
     def _set_readable(self, end: int) -> None:
         self._readable_to = end
         self._valid_to_s = self._monotonic() + _VALID_S
-
-
-def _ignore_end(error: Exception | None) -> None:
-    """A failed read is repeated and reported when the client needs its bytes."""
 
 
 def _do_nothing() -> None:
