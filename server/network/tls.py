@@ -220,6 +220,8 @@ class TlsWriter:
             data = region.file.pread(region.position + already, min(wanted, readable_bytes))
             if not data:
                 raise OSError(f"segment file ends {rest_bytes} bytes before the end of the region")
+        else:
+            self._loader.note_read(region, already + len(data))
         self._region_read_bytes += len(data)
         if self._region_read_bytes == region.size_bytes:
             self._region_read_bytes = 0

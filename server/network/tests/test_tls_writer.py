@@ -28,12 +28,16 @@ LOADED_BYTES = region_loader.PART_BYTES
 
 
 class Socket:
-    """A SocketWriter that accepts everything, or nothing while it is full."""
+    """A SocketWriter that accepts everything, or nothing while it is full.
+
+    fills: whether it is full after each send
+    """
 
     def __init__(self, on_drained: Any) -> None:
         self.on_drained = on_drained
         self.has_progressed = False
         self.is_full = self.is_aborted = self.waits_for_room = False
+        self.fills = False
         self.sent: list[bytes] = []
         self.small: list[bytes] = []
         self.unsent_bytes = 0
@@ -48,6 +52,7 @@ class Socket:
     def send(self, pieces: list[Any]) -> None:
         self.flush()
         self.sent += map(bytes, pieces)
+        self.is_full = self.is_full or self.fills
 
     def flush(self) -> None:
         self.sent += self.small
@@ -68,7 +73,7 @@ class Socket:
 
 
 class Data:
-    """A file whose reads are recorded, except those ahead."""
+    """A file whose reads are recorded. It is not read ahead unless `end` is set."""
 
     path = "/segment"
 
@@ -78,10 +83,11 @@ class Data:
         self.reads: list[int] = []
         self.missing_bytes = 0
         self.cached_to = self.size
+        self.end = 0
         self.loads: list[tuple[int, int]] = []
 
     def size_bytes(self) -> int:
-        return 0
+        return self.end
 
     def is_cached(self, position: int, size: int) -> bool:
         return position + size <= self.cached_to
@@ -285,6 +291,25 @@ def test_parts_that_are_on_the_disk_only_are_read_in_a_thread(connected: Connect
     assert received == data.content[: data.size] + b"tail"
     assert data.loads == [(LOADED_BYTES, LOADED_BYTES), (2 * LOADED_BYTES, LOADED_BYTES)]
     assert connected.writer.is_idle
+
+
+def test_the_next_parts_are_read_while_the_client_receives_one(connected: Connected) -> None:
+    data = Data(5 * LOADED_BYTES)
+    data.cached_to, data.end = 0, data.size
+    connected.socket.fills = True
+    connected.writer.send([region(data)])
+    waits = 0
+    while not connected.writer.is_idle:
+        waits += connected.writer.is_loading
+        for work, done in connected.threads:
+            work()
+            data.cached_to = max(data.cached_to, sum(data.loads[-1]))
+            done(None)
+        connected.threads.clear()
+        connected.socket.drain()
+    assert waits == 1, "only for the first part"
+    assert data.loads == [(position, LOADED_BYTES) for position in range(0, data.size, LOADED_BYTES)]
+    assert sum(data.reads) == data.size
 
 
 def test_an_empty_region_does_not_count_as_one_that_is_loaded(connected: Connected) -> None:

@@ -94,6 +94,11 @@ class RegionLoader:
         self._read_ahead(region.file, position + size_bytes, size_bytes)
         return 0
 
+    def note_read(self, region: FileRegion, already: int) -> None:
+        """Read ahead after the first `already` bytes of a region, which were read without `readable_bytes`."""
+        if self._ahead:
+            self._continue_ahead(region.file, region.position + already, min(region.size_bytes, PART_BYTES))
+
     def end_region(self) -> None:
         """Prepare for the next region."""
         self._readable_to = 0
