@@ -2,6 +2,7 @@
 
 - `filesystem`: the file system's interface and its implementation by the operating system; no other module opens files
 - `memory_filesystem`: a file system in memory that simulates crashes and I/O errors
+- `page_cache`: how much of a file is in memory, cachestat(2)
 - `read_only`: the operating system's files without changes, for tools beside a broker
 - `file_lock`: the lock file of a log directory
 - `syncfs`: sync of a whole file system, syncfs(2)
