@@ -239,7 +239,7 @@ CLUSTER_SAFEGUARDS: Final = (
             (AlterPartitionProcessor, "_has_old_epoch", replaced_by(lambda self, requested: False)),
         ),
         ("joined the ISR in its registration", "in the ISR ends at"),
-        6112,
+        6119,
         looks_inside=True,
     ),
     _cluster(
@@ -247,7 +247,7 @@ CLUSTER_SAFEGUARDS: Final = (
         "A new leader lists no end until its high watermark has reached the start of its epoch.",
         ((partition, "find_offset", _list_at_once),),
         (_K.END_FELL,),
-        6105,
+        6136,
     ),
     _cluster(
         "producer-id-blocks",

@@ -281,7 +281,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
         "A starting coordinator completes transactions whose outcome is decided.",
         ((transaction_markers, "resume", replaced_by(nothing)),),
         (_K.HANGING_TRANSACTION, _K.TORN_TRANSACTION, "gave up on"),
-        1,
+        23,
     ),
     Safeguard(
         "flush-before-acks",
@@ -388,7 +388,7 @@ SINGLE_BROKER_SAFEGUARDS: Final = (
         "Offsets of an earlier topic of the same name are not returned.",
         ((offset_commands, "_is_other_topic", replaced_by(lambda *arguments: False)),),
         (_K.OFFSET_INVENTED,),
-        141,
+        202,
     ),
     Safeguard(
         "monotonic-clock",
