@@ -84,10 +84,10 @@ class ControlledShutdown:
             why = await self._request()
             if not why:
                 return
-            logger.warning("the controlled shutdown is not complete attempt=%d: %s", attempt, why)
             if self._metadata.brokers.keys() <= {self._config.node_id}:
-                # No other broker is live: a further attempt cannot move a leadership.
+                # No other broker is live, perhaps since the request: no attempt can move a leadership.
                 return
+            logger.warning("the controlled shutdown is not complete attempt=%d: %s", attempt, why)
 
     async def _request(self) -> str:
         """Send one request; return why leaderships that could be moved remain, or nothing."""

@@ -26,7 +26,7 @@ class Stopping:
     def __init__(self, **properties):
         self.clock = Clock()
         self.requests = []
-        metadata = ClusterMetadata()
+        metadata = self.metadata = ClusterMetadata()
         for broker_id in (ME, OTHER):
             metadata.put_broker(BrokerMetadata(broker_id, ()))
         metadata.put_topic(TopicMetadata("t", bytes(16), (PartitionMetadata(ME, 0, (ME, OTHER), (ME, OTHER)),)))
@@ -78,6 +78,15 @@ def test_a_failed_request_is_repeated_a_limited_number_of_times(stopping, outcom
         stopping.clock.advance(5)
     assert ended == [None]
     assert len([record for record in caplog.records if "is not complete attempt=" in record.getMessage()]) == 3
+
+
+def test_a_failed_request_of_the_last_broker_is_not_reported(stopping, caplog):
+    """The controller was the other broker, and has just ended."""
+    ended = stopping.begin()
+    stopping.metadata.remove_broker(OTHER)
+    stopping.requests[0].errback(BrokerUnavailableError("no controller"))
+    assert ended == [None]
+    assert not caplog.records
 
 
 def test_a_controller_that_does_not_answer_delays_the_stop_up_to_a_limit(stopping):
