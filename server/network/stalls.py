@@ -84,10 +84,8 @@ class StallWatch:
             if age_s <= timeout_ms / 1000 + MARGIN_S:
                 return
             _report_request(transport, request, age_s, timeout_ms)
-        elif subject is writer and writer.is_loading:
-            _report_slow_read(transport, age_s)
         elif subject is writer:
-            _report_unread(transport, age_s)
+            _report_unsent(transport, age_s)
         else:
             _report_lost_turn(transport, age_s)
         self._is_reported = True
@@ -111,27 +109,24 @@ def _report_request(
     )
 
 
-def _report_unread(transport: "KafkaTransport", age_s: float) -> None:
-    context = transport.connection.context
+def _report_unsent(transport: "KafkaTransport", age_s: float) -> None:
+    """Report a response that waits for the disk or the client."""
+    context, writer = transport.connection.context, transport.writer
+    if writer.is_loading:
+        what, waits_for = "records are not read from the disk yet; check the disks of log.dirs", "disk"
+    else:
+        what, waits_for = (
+            "client does not read its responses, and is closed after connections.max.idle.ms; check the client and the "
+            "network"
+        ), "socket"
     logger.warning(
-        "client does not read its responses, and is closed after connections.max.idle.ms; check the client and the "
-        "network client=%s client_id=%s age_s=%.0f waits_for=socket unsent_bytes=%d",
+        "%s client=%s client_id=%s age_s=%.0f waits_for=%s unsent_bytes=%d",
+        what,
         context.client_host,
         context.client_id,
         age_s,
-        transport.writer.unsent_bytes,
-    )
-
-
-def _report_slow_read(transport: "KafkaTransport", age_s: float) -> None:
-    context = transport.connection.context
-    logger.warning(
-        "records are not read from the disk yet; check the disks of log.dirs client=%s client_id=%s age_s=%.0f "
-        "waits_for=disk unsent_bytes=%d",
-        context.client_host,
-        context.client_id,
-        age_s,
-        transport.writer.unsent_bytes,
+        waits_for,
+        writer.unsent_bytes,
     )
 
 

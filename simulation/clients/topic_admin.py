@@ -87,7 +87,6 @@ async def alter_topic(link: Link, name: str, configs: Mapping[str, str | None]) 
 
 async def alter_configs(link: Link, resource_type: int, name: str, configs: Mapping[str, str | None]) -> ErrorCode:
     """Return the error code of IncrementalAlterConfigs for a topic or a broker. Raises ConnectionLost."""
-    """Return the error code of IncrementalAlterConfigs. Raises ConnectionLost."""
     answer = await link.request(alteration(resource_type, name, configs))
     return ErrorCode(answer.responses[0].error_code)
 

@@ -7,24 +7,16 @@ import pytest
 from twisted.python import threadpool
 
 from odradek.server.work.clock import Reactor
+from odradek.server.work.tests.test_request_threads import QueueReactor
 from odradek.server.work.threads import GrowingThreads
 
 
-class PoolReactor:
+class PoolReactor(QueueReactor):
     """Reactor whose calls are made by `run`; `stop` stops the pool."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-        self.has_call = threading.Event()
+        super().__init__()
         self.stop: Any = None
-
-    def callFromThread(self, *call: Any) -> None:  # noqa: N802
-        self.calls.append(call)
-        self.has_call.set()
-
-    def callLater(self, delay_s: float, *call: Any) -> None:  # noqa: N802
-        assert delay_s == 0
-        self.callFromThread(*call)
 
     def addSystemEventTrigger(self, phase: str, event: str, call: Any) -> None:  # noqa: N802
         self.stop = call
