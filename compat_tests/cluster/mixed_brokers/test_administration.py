@@ -247,6 +247,8 @@ def test_reassignments_of_kafka_are_listed_and_cancelled(cluster: MixedCluster, 
         assert controller.reassign(unique, {0: None, 1: None}) == [ErrorCode.NONE] * 2
         assert controller.reassign(unique, {0: None}) == [ErrorCode.NO_REASSIGNMENT_IN_PROGRESS]
         assert controller.list_reassignments(unique, 4) == {2: even, 3: odd}
+        # A controller of Apache Kafka that resigns before it has sent StopReplica leaves the replica where it is.
+        wait_until(lambda: not find_directories(cluster, unique) & {(SECOND, 0), (JAVA, 1)})
         controller = Controller(cluster, ODRADEK)
         assert controller.list_reassignments(unique, 4) == {2: even, 3: odd}
         assert controller.reassign(unique, {2: None}) == [ErrorCode.NONE]
@@ -257,7 +259,9 @@ def test_reassignments_of_kafka_are_listed_and_cancelled(cluster: MixedCluster, 
     topic = wait_for_topic(cluster, unique, result)
     assert controller.list_reassignments(unique, 4) == {}
     assert [topic.partitions[index].leader for index in range(4)] == [JAVA, FIRST, JAVA, JAVA]
-    wait_until(lambda: find_directories(cluster, unique) == replicas_of(result))
+    wait_until(
+        lambda: find_directories(cluster, unique) == replicas_of(result), what=lambda: find_directories(cluster, unique)
+    )
     produce(cluster, unique, topic, b"last")
     wait_until_equal(cluster.data_directories, unique, topic.partitions)
 
