@@ -62,6 +62,7 @@ class Environment:
         self.fs: FileSystem = OsFileSystem()
         self._compaction_threads = GrowingThreads(reactor, "compaction")
         self._read_threads = GrowingThreads(reactor, "read", _READ_THREADS)
+        self._write_behind_threads = GrowingThreads(reactor, "write-behind", 1)
 
     def now_ms(self) -> int:
         """Return the time of the wall clock, in ms since 1970."""
@@ -101,6 +102,10 @@ class Environment:
         In the reactor's pool, syncs for which acknowledgements wait would be queued behind them.
         """
         self._read_threads.run(work, done)
+
+    def run_write_behind(self, work: Callable[[], None], done: Done) -> None:
+        """Call `work` like `run_in_thread`, in one thread for work that nothing waits for (`WriteBehind`)."""
+        self._write_behind_threads.run(work, done)
 
     @property
     def start_compaction_worker(self) -> Callable[[bool], Worker] | None:

@@ -146,6 +146,10 @@ class File(Protocol):
         """Read a part into memory, so that `is_cached` is true for a while. Blocks; for any thread."""
         ...
 
+    def drop_cached(self, position: int, size_bytes: int) -> None:
+        """Begin to write a part to the disk, and remove what is written from memory. Blocks; for any thread."""
+        ...
+
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         """Write all pieces one after the other; `size_bytes` is their total. On OSError a part may be written."""
         ...
@@ -404,6 +408,10 @@ class OsFile:
         end = position + size_bytes
         while position < end and (count := os.preadv(self.fd, [buffer[: end - position]], position)):
             position += count
+
+    def drop_cached(self, position: int, size_bytes: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, position, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         written = os.pwritev(self.fd, pieces, position)

@@ -162,6 +162,9 @@ class MemoryFile:
     def load(self, position: int, size_bytes: int) -> None:
         self.pread(position, size_bytes)
 
+    def drop_cached(self, position: int, size_bytes: int) -> None:
+        pass
+
     def write_pieces(self, position: int, pieces: Sequence[Piece], size_bytes: int) -> None:
         data = b"".join(pieces)
         assert len(data) == size_bytes, "the caller's total is wrong"

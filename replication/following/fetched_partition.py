@@ -6,7 +6,9 @@ A fetched partition belongs to one leader epoch. With the next epoch a new one r
 import logging
 from enum import Enum
 
+from odradek.log.partition_log import PartitionLog
 from odradek.protocol.messages.fetch import FetchRequestFetchPartition
+from odradek.replication.following.write_behind import WriteBehind
 from odradek.replication.replicas.follower_replica import FollowerReplica
 
 logger = logging.getLogger(__name__)
@@ -46,11 +48,12 @@ class FetchedPartition:
     due_ms: the end of the delay, on the monotonic clock
     """
 
-    __slots__ = ("due_ms", "key", "lag", "leader", "leader_epoch", "replica", "row", "state")
+    __slots__ = ("due_ms", "key", "lag", "leader", "leader_epoch", "replica", "row", "state", "write_behind")
 
-    def __init__(self, replica: FollowerReplica) -> None:
+    def __init__(self, replica: FollowerReplica, write_behind: WriteBehind) -> None:
         partition = replica.partition
         self.replica = replica
+        self.write_behind = write_behind
         self.key: PartitionKey = (partition.topic_id, partition.index)
         self.leader = partition.leader
         self.leader_epoch = partition.leader_epoch
@@ -117,3 +120,12 @@ class FetchedPartition:
         """Return whether a response to the last request can be appended at this log end."""
         row = self.row
         return self.state is FetchState.FETCHING and row is not None and row.fetch_offset == log_end_offset
+
+    def note_catch_up(self, log: PartitionLog, appended_bytes: int) -> None:
+        """Note the bytes that the last fetch appended, while the leader has more (`lag`)."""
+        if self.row is None or self.lag is None:
+            return
+        appended_offsets = max(1, log.log_end_offset - self.row.fetch_offset)
+        self.write_behind.note_append(
+            log.active_segment, appended_bytes, self.lag * appended_bytes // appended_offsets
+        )

@@ -366,9 +366,12 @@ class Fetcher:
         if appended_bytes:
             self._begin_sync(partition)
         replica.update_offsets(row.high_watermark, row.log_start_offset, leader_epoch)
-        partition.lag = max(0, row.high_watermark - replica.log(leader_epoch).log_end_offset)
+        log = replica.log(leader_epoch)
+        partition.lag = max(0, row.high_watermark - log.log_end_offset)
         self._changed[partition] = None
         if appended_bytes:
+            if partition.lag:
+                partition.note_catch_up(log, appended_bytes)
             replica.partition.count_fetched(appended_bytes)
             self._parts.throttle.record(partition.topic, partition.index, appended_bytes)
 

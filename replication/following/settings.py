@@ -3,6 +3,7 @@
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from odradek.log.background.tasks import RunInThread
 from odradek.replication.metadata.image import BrokerMetadata
 from odradek.replication.metadata.store import Waiter
 from odradek.replication.pauses import run_with_pauses
@@ -56,6 +57,8 @@ class FetcherParts(NamedTuple):
     monotonic_ms: Callable[[], int]
     settings: FetcherSettings
     throttle: Throttle
+    run_write_behind: RunInThread
+    """Runs the work of `WriteBehind`, which may take as long as the disk."""
 
     async def run_steps(self, steps: Generator[None, None, Result]) -> Result:
         """Run all steps, with other work of the broker between them; return their result."""

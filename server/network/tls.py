@@ -207,21 +207,13 @@ class TlsWriter:
 
     def _read_region(self, region: FileRegion, wanted: int) -> bytes | bytearray | None:
         """Read up to `wanted` bytes of the region at the head of the queue; return None if they are being loaded."""
-        if self._loader.is_loading:
-            return None
         already = self._region_read_bytes
         rest_bytes = region.size_bytes - already
-        # Only if these bytes are not in the page cache, more of the region is checked and loaded.
-        data = region.file.read_cached(region.position + already, min(wanted, rest_bytes))
+        data = self._loader.read(region, already, min(wanted, rest_bytes))
         if data is None:
-            readable_bytes = self._loader.readable_bytes(region, already)
-            if self._loader.is_loading:
-                return None
-            data = region.file.pread(region.position + already, min(wanted, readable_bytes))
-            if not data:
-                raise OSError(f"segment file ends {rest_bytes} bytes before the end of the region")
-        else:
-            self._loader.note_read(region, already + len(data))
+            return None
+        if not data and rest_bytes:
+            raise OSError(f"segment file ends {rest_bytes} bytes before the end of the region")
         self._region_read_bytes += len(data)
         if self._region_read_bytes == region.size_bytes:
             self._region_read_bytes = 0

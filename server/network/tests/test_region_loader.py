@@ -16,9 +16,9 @@ from odradek.server.network.writers.write_coalescer import WriteCoalescer
 class Disk:
     """A file and its page cache, the threads that read it, a transport, and a socket with limited room.
 
-    events: calls of `is_cached`, `load` and `send_file`, and sends of copies, with positions and sizes
-    is_copyable: whether small regions can be read without a wait
-    is_cold, cached_to: whether the file is on the disk only, from a position on
+    events: calls of `is_cached`, `load`, `pread` and `send_file`, and sends of copies, with positions and sizes
+    is_cold, cached_to: whether the file is on the disk only, from a position on, except what was loaded
+    is_incomplete: pages in memory are still being read from the disk, except those that were loaded
     end: the size of the file
     reads: the work of threads
     """
@@ -31,7 +31,8 @@ class Disk:
         self.reads = []
         self.is_cold = True
         self.cached_to = 0
-        self.is_copyable = False
+        self.is_incomplete = False
+        self.loaded = []
         self.is_aborted = False
         self.room_bytes = 1 << 30
         self.now_s = 0.0
@@ -55,10 +56,14 @@ class Disk:
 
     def is_cached(self, position, size_bytes):
         self.events.append(("check", position, size_bytes))
+        return self._is_in_memory(position, size_bytes)
+
+    def _is_in_memory(self, position, size_bytes):
         return not self.is_cold or position + size_bytes <= self.cached_to
 
     def load(self, position, size_bytes):
         self.events.append(("load", position, size_bytes))
+        self.loaded.append(range(position, position + size_bytes))
 
     def send_file(self, connection, file, position, size_bytes):
         sent = min(size_bytes, self.room_bytes)
@@ -69,7 +74,13 @@ class Disk:
         return sent
 
     def read_cached(self, position, size_bytes):
-        return bytes([position]) * size_bytes if self.is_copyable else None
+        is_loaded = any(position in part and position + size_bytes <= part.stop for part in self.loaded)
+        is_readable = is_loaded or (self._is_in_memory(position, size_bytes) and not self.is_incomplete)
+        return bytes([position % 256]) * size_bytes if is_readable or not size_bytes else None
+
+    def pread(self, position, size_bytes):
+        self.events.append(("read", position, size_bytes))
+        return bytes([position % 256]) * size_bytes
 
     def _send(self, data, flags=0):
         sent = min(len(data), self.room_bytes)
@@ -116,17 +127,22 @@ def test_a_large_region_is_loaded_and_sent_in_parts(disk):
         disk.end_read()
         disk.write_event()
     assert disk.drained == [True]
-    parts = [(100, PART_BYTES), (100 + PART_BYTES, PART_BYTES), (100 + 2 * PART_BYTES, 1)]
-    assert disk.events == [(what, *part) for part in parts for what in ("check", "load", "send")]
+    first, second = (100, PART_BYTES), (100 + PART_BYTES, PART_BYTES)
+    assert disk.events == [
+        ("check", *first), ("load", *first), ("send", *first), ("check", *second), ("load", *second), ("send", *second),
+        ("load", 100 + 2 * PART_BYTES, 1), ("copy", bytes([100]), False),
+    ]  # fmt: skip
 
 
-def test_a_failed_read_is_not_repeated_by_the_reactor_thread(disk):
+@pytest.mark.parametrize("size_bytes", [1000, 100_000])
+def test_a_failed_read_is_not_repeated_by_the_reactor_thread(disk, size_bytes):
     """A read of a damaged sector may take half a minute before it fails."""
-    disk.writer.send([region(disk, 1000)])
+    disk.writer.send([region(disk, size_bytes)])
     disk.end_read(OSError("the disk fails"))
+    disk.events.clear()
     disk.write_event()
     assert disk.is_aborted
-    assert disk.events == [("check", 100, 1000), ("load", 100, 1000)]
+    assert disk.events == []
 
 
 def test_the_reactor_thread_reads_if_no_thread_can(disk):
@@ -138,10 +154,10 @@ def test_the_reactor_thread_reads_if_no_thread_can(disk):
 
 def test_a_part_is_checked_again_if_a_slow_client_left_it_for_long(disk):
     disk.is_cold = False
-    disk.room_bytes = 300
-    disk.writer.send([region(disk, 1000)])
+    disk.room_bytes = 30_000
+    disk.writer.send([region(disk, 100_000)])
     disk.now_s = 0.5
-    disk.write_event(room_bytes=300)
+    disk.write_event(room_bytes=30_000)
     disk.now_s, disk.is_cold = 60.0, True
     disk.write_event()
     assert disk.writer.is_loading
@@ -149,22 +165,21 @@ def test_a_part_is_checked_again_if_a_slow_client_left_it_for_long(disk):
     disk.write_event()
     assert disk.drained == [True]
     assert disk.events == [
-        ("check", 100, 1000), ("send", 100, 300), ("send", 400, 300),
-        ("check", 700, 400), ("load", 700, 400), ("send", 700, 400),
+        ("check", 100, 100_000), ("send", 100, 30_000), ("send", 30_100, 30_000),
+        ("check", 60_100, 40_000), ("load", 60_100, 40_000), ("send", 60_100, 40_000),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("is_copyable", [False, True])
-def test_an_empty_region_does_not_count_as_one_that_is_loaded(disk, is_copyable):
+def test_an_empty_region_does_not_count_as_one_that_is_loaded(disk):
     """The log returns none. The client would get no response, and wait."""
-    disk.is_cold, disk.is_copyable = False, is_copyable
+    disk.is_cold = False
     disk.writer.send([b"head", region(disk, 0), b"tail"])
     assert disk.writer.is_idle or disk.is_aborted
 
 
 def test_small_regions_are_copied_with_the_bytes_around_them(disk):
     """A response may have thousands of them."""
-    disk.is_copyable = True
+    disk.is_cold = False
     disk.writer.send([b"head", FileRegion(disk, 1, 3), b"between", FileRegion(disk, 2, 8192), FileRegion(disk, 3, 2)])
     assert disk.events == [
         ("copy", b"head", True), ("copy", b"\1\1\1", True), ("copy", b"between", True),
@@ -174,7 +189,7 @@ def test_small_regions_are_copied_with_the_bytes_around_them(disk):
 
 
 def test_a_small_region_continues_where_the_socket_was_full(disk):
-    disk.is_copyable, disk.room_bytes = True, 2
+    disk.is_cold, disk.room_bytes = False, 2
     disk.writer.send([FileRegion(disk, 1, 5), b"tail"])
     assert disk.writer.unsent_bytes == 3 + 4
     disk.write_event(room_bytes=1)
@@ -185,12 +200,11 @@ def test_a_small_region_continues_where_the_socket_was_full(disk):
 
 def test_a_small_region_on_the_disk_is_loaded(disk):
     disk.writer.send([FileRegion(disk, 1, 5)])
-    disk.is_copyable = True
     assert disk.writer.is_loading
     disk.end_read()
     disk.write_event()
     assert disk.drained == [True]
-    assert disk.events == [("check", 1, 5), ("load", 1, 5), ("copy", b"\1" * 5, False)]
+    assert disk.events == [("load", 1, 5), ("copy", b"\1" * 5, False)]
 
 
 def test_a_writer_with_a_failed_read_is_freed_without_the_garbage_collector(disk):
@@ -261,7 +275,7 @@ def test_few_reads_ahead_are_in_progress(disk):
     disk.writer.send([FileRegion(disk, 0, 1000)])
     end_reads(disk)
     disk.write_event()
-    disk.is_cached = lambda position, size_bytes: position % 2000 == 0
+    disk._is_in_memory = lambda position, size_bytes: position % 2000 == 0
     for position in range(2000, 200_000, 2000):
         disk.writer.send([FileRegion(disk, position, 1000)])
     assert len(disk.reads) == 16
@@ -313,8 +327,55 @@ def test_the_files_that_are_read_ahead_are_few(disk):
     disk.end = 10_000
     loader = disk.writer._loader
     for number in range(40):
-        disk.path = f"/segment-{number}"
+        disk.path, disk.loaded = f"/segment-{number}", []
         disk.writer.send([FileRegion(disk, 0, 1000)])
         end_reads(disk)
         disk.write_event()
     assert len(loader._ahead) == 16
+
+
+COPIED_BYTES = 262_144
+
+
+def test_sendfile_does_not_wait_for_pages_that_the_kernel_is_reading(disk):
+    """They are in the page cache, but not complete: the kernel reads more than it was asked for."""
+    disk.end = 10 * PART_BYTES
+    disk.writer.send([FileRegion(disk, 0, PART_BYTES)])
+    end_reads(disk)
+    disk.write_event()
+    disk.is_cold, disk.is_incomplete = False, True
+    disk.loaded.pop()
+    disk.events.clear()
+    disk.writer.send([FileRegion(disk, PART_BYTES, PART_BYTES)])
+    assert disk.writer.is_loading
+    assert ("load", PART_BYTES, PART_BYTES) in end_reads(disk)
+    disk.write_event()
+    assert disk.writer.is_idle
+    copies = [(what, len(content)) for what, content, *_ in disk.events if what == "copy"]
+    assert copies == [("copy", COPIED_BYTES)] * (PART_BYTES // COPIED_BYTES)
+    assert not any(what in ("send", "read") for what, *_ in disk.events)
+
+
+def test_sendfile_is_used_again_after_the_end_of_the_file(disk):
+    disk.end = 2 * PART_BYTES
+    disk.writer.send([FileRegion(disk, 0, PART_BYTES)])
+    end_reads(disk)
+    disk.write_event()
+    disk.is_cold = False
+    disk.writer.send([FileRegion(disk, PART_BYTES, PART_BYTES)])
+    disk.end = 3 * PART_BYTES
+    disk.events.clear()
+    disk.writer.send([FileRegion(disk, 2 * PART_BYTES, PART_BYTES)])
+    assert disk.events == [("check", 2 * PART_BYTES, PART_BYTES), ("send", 2 * PART_BYTES, PART_BYTES)]
+
+
+def test_a_copy_continues_where_the_socket_was_full(disk):
+    disk.end = 10 * PART_BYTES
+    disk.room_bytes = 1000
+    disk.writer.send([FileRegion(disk, 0, PART_BYTES)])
+    end_reads(disk)
+    disk.write_event(room_bytes=1000)
+    disk.write_event()
+    sizes = [len(content) for what, content, *_ in disk.events if what == "copy"]
+    assert sizes == [1000, *[COPIED_BYTES] * 3, COPIED_BYTES - 1000]
+    assert disk.writer.is_idle

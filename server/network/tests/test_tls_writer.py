@@ -239,6 +239,10 @@ def test_a_file_that_ends_early_closes_the_connection(connected: Connected) -> N
     data = Data(100_000)
     data.missing_bytes = 50_000
     connected.writer.send([region(data)])
+    for work, done in connected.threads:
+        work()
+        done(None)
+    connected.socket.drain()
     assert connected.socket.is_aborted
 
 

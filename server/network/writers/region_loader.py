@@ -69,35 +69,53 @@ class RegionLoader:
         self._ahead: dict[str, int] = {}
         self._reads_ahead = 0
 
+    def is_reading(self, file: File) -> bool:
+        """Return whether parts of a file were on the disk only when they were needed last.
+
+        Then `sendfile` may wait although `is_cached` is true: the kernel reads ahead as well, and a page that it is
+        reading is in the page cache. `read` does not wait for such a page.
+        """
+        return file.path in self._ahead
+
     def readable_bytes(self, region: FileRegion, already: int) -> int:
-        """Return how many bytes of a region can be read without a wait for the disk, after the first `already` bytes.
+        """Return how many bytes of a region can be sent without a wait for the disk, after the first `already` bytes.
 
         0 while they are loaded (`is_loading`); `on_loaded` is called afterwards. Raises OSError if they could not be
         read.
         """
         if self.is_loading:
             return 0
-        if self._failure is not None:
-            raise OSError(self._failure)
-        if already < self._readable_to and self._monotonic() < self._valid_to_s:
-            return self._readable_to - already
+        self._raise_failure()
+        if loaded_bytes := self._loaded_bytes(already):
+            return loaded_bytes
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
-        if region.file.is_cached(position, size_bytes):
-            self._set_readable(already + size_bytes)
-            if self._ahead:
-                self._continue_ahead(region.file, position + size_bytes, size_bytes)
-            return size_bytes
-        self.is_loading = True
-        self._run_read(
-            partial(self._load, region.file, position, size_bytes), partial(self._loaded, already + size_bytes)
-        )
-        self._read_ahead(region.file, position + size_bytes, size_bytes)
-        return 0
-
-    def note_read(self, region: FileRegion, already: int) -> None:
-        """Read ahead after the first `already` bytes of a region, which were read without `readable_bytes`."""
+        if not region.file.is_cached(position, size_bytes):
+            self._begin_load(region, already)
+            return 0
+        self._set_readable(already + size_bytes)
         if self._ahead:
-            self._continue_ahead(region.file, region.position + already, min(region.size_bytes, PART_BYTES))
+            self._continue_ahead(region.file, position + size_bytes, size_bytes)
+        return size_bytes
+
+    def read(self, region: FileRegion, already: int, size_bytes: int) -> bytes | bytearray | None:
+        """Read up to `size_bytes` of a region after the first `already` bytes; return None while they are loaded.
+
+        `on_loaded` is called afterwards. Empty if the file ends there. Raises OSError as `readable_bytes`.
+        """
+        if self.is_loading:
+            return None
+        self._raise_failure()
+        position = region.position + already
+        # More of the region is loaded only if these bytes are not in the page cache.
+        data = region.file.read_cached(position, size_bytes)
+        if data is not None:
+            if self._ahead:
+                self._continue_ahead(region.file, position + len(data), min(region.size_bytes, PART_BYTES))
+        elif loaded_bytes := self._loaded_bytes(already):
+            data = region.file.pread(position, min(size_bytes, loaded_bytes))
+        else:
+            self._begin_load(region, already)
+        return data
 
     def end_region(self) -> None:
         """Prepare for the next region."""
@@ -109,6 +127,24 @@ class RegionLoader:
         # The owner of the function may refer to this object, and only the garbage collector would free such a cycle.
         self._on_loaded = _do_nothing
 
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise OSError(self._failure)
+
+    def _loaded_bytes(self, already: int) -> int:
+        """Return how many bytes after the first `already` bytes were checked or loaded, not long ago."""
+        if already < self._readable_to and self._monotonic() < self._valid_to_s:
+            return self._readable_to - already
+        return 0
+
+    def _begin_load(self, region: FileRegion, already: int) -> None:
+        position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
+        self.is_loading = True
+        self._run_read(
+            partial(self._load, region.file, position, size_bytes), partial(self._loaded, already + size_bytes)
+        )
+        self._read_ahead(region.file, position + size_bytes, size_bytes)
+
     def _load(self, file: File, position: int, size_bytes: int) -> None:
         # Many reads may wait for a thread, and their clients may have disconnected meanwhile.
         if not self._is_closed:
@@ -117,7 +153,13 @@ class RegionLoader:
     def _continue_ahead(self, file: File, position: int, size_bytes: int) -> None:
         """Read ahead again if less is left of what was read than the client needs next."""
         end = self._ahead.get(file.path)
-        if end is not None and end - position < size_bytes and self._reads_ahead < _MOST_READS_AHEAD:
+        if end is None or end - position >= size_bytes:
+            return
+        file_bytes = file.size_bytes()
+        if position >= file_bytes:
+            # What is written from now on is in memory.
+            del self._ahead[file.path]
+        elif end < file_bytes and self._reads_ahead < _MOST_READS_AHEAD:
             self._read_ahead(file, max(end, position), size_bytes)
 
     def _read_ahead(self, file: File, position: int, size_bytes: int) -> None:

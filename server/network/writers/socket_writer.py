@@ -34,6 +34,10 @@ _COPIED_REGION_BYTES: Final = 8_192
 """File regions up to this size are copied: one read and one `send` cost less than two samples and `sendfile`, and the
 kernel may put several regions into one packet."""
 
+_COPIED_PART_BYTES: Final = 262_144
+"""Bytes of a larger region that are copied at once while its file is read from the disk. What the socket does not
+accept is read again."""
+
 _PENDING_LIMIT_BYTES: Final = 262_144
 """Total size from which on small responses are sent at once instead of at the end of the reactor iteration.
 
@@ -224,18 +228,20 @@ class SocketWriter:
         """Send a part of the region at the head of the queue once; return 0 if it is being loaded."""
         already = self._region_sent_bytes
         rest_bytes = region.size_bytes - already
-        records = None
-        if rest_bytes <= _COPIED_REGION_BYTES and not self._loader.is_loading:
-            records = region.file.read_cached(region.position + already, rest_bytes)
-        if records is not None:
+        if rest_bytes <= _COPIED_REGION_BYTES or self._loader.is_reading(region.file):
+            records = self._loader.read(region, already, min(rest_bytes, _COPIED_PART_BYTES))
+            if records is None:
+                return 0
+            is_end = not records and rest_bytes > 0
             sent = self._socket.send(records, flags)
         else:
             size_bytes = self._loader.readable_bytes(region, already)
             if self._loader.is_loading:
                 return 0
             sent = self._send_file(self._socket, region.file, region.position + already, size_bytes)
-            if sent == 0:
-                raise OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
+            is_end = not sent
+        if is_end:
+            raise OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
         self._region_sent_bytes += sent
         if self._region_sent_bytes == region.size_bytes:
             self._region_sent_bytes = 0
