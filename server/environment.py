@@ -30,8 +30,8 @@ from odradek.server.work.threads import GrowingThreads, run_in_daemon_thread
 if TYPE_CHECKING:
     from odradek.server.stores.zookeeper.store import ZooKeeperStore
 
-_READ_THREADS: Final = 8
-"""As many as Apache Kafka has for requests by default (num.io.threads)."""
+_DISK_THREADS: Final = 8
+"""For reads, and for drops behind followers: as many as Apache Kafka has for requests by default (num.io.threads)."""
 
 
 class Environment:
@@ -61,8 +61,8 @@ class Environment:
         self.random_source: random.Random = random_source or random.SystemRandom()
         self.fs: FileSystem = OsFileSystem()
         self._compaction_threads = GrowingThreads(reactor, "compaction")
-        self._read_threads = GrowingThreads(reactor, "read", _READ_THREADS)
-        self._write_behind_threads = GrowingThreads(reactor, "write-behind", 1)
+        self._read_threads = GrowingThreads(reactor, "read", _DISK_THREADS)
+        self._drop_behind_threads = GrowingThreads(reactor, "drop-behind", _DISK_THREADS)
 
     def now_ms(self) -> int:
         """Return the time of the wall clock, in ms since 1970."""
@@ -97,15 +97,15 @@ class Environment:
         self._compaction_threads.run(work, done)
 
     def run_read(self, work: Callable[[], None], done: Done) -> None:
-        """Call `work` like `run_in_thread`, in up to `_READ_THREADS` threads for reads of segments.
+        """Call `work` like `run_in_thread`, in up to `_DISK_THREADS` threads for reads of segments.
 
         In the reactor's pool, syncs for which acknowledgements wait would be queued behind them.
         """
         self._read_threads.run(work, done)
 
-    def run_write_behind(self, work: Callable[[], None], done: Done) -> None:
-        """Call `work` like `run_in_thread`, in one thread for work that nothing waits for (`WriteBehind`)."""
-        self._write_behind_threads.run(work, done)
+    def run_drop_behind(self, work: Callable[[], None], done: Done) -> None:
+        """Call `work` like `run_in_thread`, in threads for `DropBehind`, for which nothing waits."""
+        self._drop_behind_threads.run(work, done)
 
     @property
     def start_compaction_worker(self) -> Callable[[bool], Worker] | None:

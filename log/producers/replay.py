@@ -16,6 +16,9 @@ logger = logging.getLogger(__name__)
 _BATCHES_PER_STEP: Final = 500
 """Number of headers that are read in 1 to 3 ms."""
 
+_BYTES_PER_STEP: Final = 1_048_576
+"""Bytes of a segment that a step passes: the headers of large batches may be on the disk only, each in another page."""
+
 
 class MarkerFields:
     """The fields of a transaction marker's record."""
@@ -161,11 +164,13 @@ def _replay(
         return
     if position < 0:
         return
+    begin = position
     for count, (at, header) in enumerate(segment.headers(position), 1):
         if header.last_offset >= end_offset:
             return
         if header.producer_id >= 0:
             batch = memoryview(segment.file.pread(at, header.size_bytes)) if header.is_control else None
             add_batch(state, None, header, batch)
-        if count % _BATCHES_PER_STEP == 0:
+        if count % _BATCHES_PER_STEP == 0 or at - begin >= _BYTES_PER_STEP:
+            begin = at
             yield

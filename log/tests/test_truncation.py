@@ -11,6 +11,7 @@ from odradek.log.storage.memory_filesystem import MemoryFileSystem, SimulatedCra
 from odradek.log.tests.support import (
     NOW_MS,
     append,
+    batch,
     config,
     finish_steps,
     idempotent,
@@ -187,6 +188,16 @@ def test_a_truncation_reads_many_batches_in_steps_and_changes_the_log_in_the_las
         next(steps)
     assert (log.log_end_offset, read_all(log)) == (1150, expected[:1150])
     assert log.producer_state.producers[7].last_sequence == 1149
+
+
+def test_a_step_of_a_truncation_passes_few_large_batches() -> None:
+    """Their headers may be on the disk only: a follower that caught up does not keep what it appended in memory."""
+    log = open_log(cfg=config(internal_segment_bytes=50_000_000))
+    for number in range(40):
+        append(log, batch([bytes(100_000)], producer_id=7, producer_epoch=0, base_sequence=number))
+    log.flush(0)
+    assert sum(1 for _ in log.truncate_in_steps(35, NOW_MS, lambda: None)) == 3
+    assert log.producer_state.producers[7].last_sequence == 34
 
 
 def test_a_truncation_that_is_abandoned_changes_nothing() -> None:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from odradek.log.partition_log import PartitionLog
 from odradek.protocol.messages.fetch import FetchRequestFetchPartition
-from odradek.replication.following.write_behind import WriteBehind
+from odradek.replication.following.drop_behind import DropBehind
 from odradek.replication.replicas.follower_replica import FollowerReplica
 
 logger = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ class FetchedPartition:
     due_ms: the end of the delay, on the monotonic clock
     """
 
-    __slots__ = ("due_ms", "key", "lag", "leader", "leader_epoch", "replica", "row", "state", "write_behind")
+    __slots__ = ("drop_behind", "due_ms", "key", "lag", "leader", "leader_epoch", "replica", "row", "state")
 
-    def __init__(self, replica: FollowerReplica, write_behind: WriteBehind) -> None:
+    def __init__(self, replica: FollowerReplica, drop_behind: DropBehind) -> None:
         partition = replica.partition
         self.replica = replica
-        self.write_behind = write_behind
+        self.drop_behind = drop_behind
         self.key: PartitionKey = (partition.topic_id, partition.index)
         self.leader = partition.leader
         self.leader_epoch = partition.leader_epoch
@@ -65,6 +65,11 @@ class FetchedPartition:
     def __repr__(self) -> str:
         partition = self.replica.partition
         return f"{partition.topic}-{partition.index} (leader {self.leader}, epoch {self.leader_epoch})"
+
+    def stop(self) -> None:
+        """Change nothing more, because another fetcher may change the log, in the same leader epoch."""
+        self.replica.stop()
+        self.drop_behind.stop()
 
     @property
     def topic(self) -> str:
@@ -121,11 +126,10 @@ class FetchedPartition:
         row = self.row
         return self.state is FetchState.FETCHING and row is not None and row.fetch_offset == log_end_offset
 
-    def note_catch_up(self, log: PartitionLog, appended_bytes: int) -> None:
-        """Note the bytes that the last fetch appended, while the leader has more (`lag`)."""
-        if self.row is None or self.lag is None:
-            return
-        appended_offsets = max(1, log.log_end_offset - self.row.fetch_offset)
-        self.write_behind.note_append(
-            log.active_segment, appended_bytes, self.lag * appended_bytes // appended_offsets
-        )
+    def update_lag(self, log: PartitionLog, high_watermark: int, appended_bytes: int) -> None:
+        """Compute the lag after the last fetch, of which this many bytes were appended."""
+        was_behind = self.lag
+        self.lag = max(0, high_watermark - log.log_end_offset)
+        if appended_bytes and self.row is not None and (self.lag or was_behind):
+            appended_offsets = log.log_end_offset - self.row.fetch_offset
+            self.drop_behind.note_append(log.active_segment, appended_bytes, appended_offsets, self.lag)

@@ -91,7 +91,7 @@ class Fetcher:
         """Fetch a partition no longer. The rest of a response for it is ignored."""
         partition = self.partitions.pop(key, None)
         if partition is not None:
-            partition.replica.stop()
+            partition.stop()
             self._changed.pop(partition, None)
             self._delayed.pop(partition, None)
             self._session.drop(key)
@@ -366,12 +366,9 @@ class Fetcher:
         if appended_bytes:
             self._begin_sync(partition)
         replica.update_offsets(row.high_watermark, row.log_start_offset, leader_epoch)
-        log = replica.log(leader_epoch)
-        partition.lag = max(0, row.high_watermark - log.log_end_offset)
+        partition.update_lag(replica.log(leader_epoch), row.high_watermark, appended_bytes)
         self._changed[partition] = None
         if appended_bytes:
-            if partition.lag:
-                partition.note_catch_up(log, appended_bytes)
             replica.partition.count_fetched(appended_bytes)
             self._parts.throttle.record(partition.topic, partition.index, appended_bytes)
 

@@ -7,10 +7,10 @@ import logging
 import zlib
 from collections.abc import Callable
 
+from odradek.replication.following.drop_behind import DropBehind
 from odradek.replication.following.fetched_partition import FetchedPartition, PartitionKey
 from odradek.replication.following.fetcher import Fetcher
 from odradek.replication.following.settings import FetcherParts
-from odradek.replication.following.write_behind import WriteBehind
 from odradek.replication.replicas.follower_replica import FollowerLogs, FollowerReplica
 from odradek.replication.replicas.partition import Partition
 
@@ -96,7 +96,7 @@ class ReplicaFetcherManager:
 
     def _make_fetched(self, partition: Partition) -> FetchedPartition:
         replica = FollowerReplica(partition, self._logs, self._now_ms)
-        return FetchedPartition(replica, WriteBehind(self._parts.run_write_behind))
+        return FetchedPartition(replica, DropBehind(self._parts.run_drop_behind))
 
     def _assign(self, fetched: FetchedPartition) -> None:
         """Assign a partition to the fetcher of its leader. A fetcher that is left without partitions is stopped."""

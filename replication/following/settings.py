@@ -57,8 +57,8 @@ class FetcherParts(NamedTuple):
     monotonic_ms: Callable[[], int]
     settings: FetcherSettings
     throttle: Throttle
-    run_write_behind: RunInThread
-    """Runs the work of `WriteBehind`, which may take as long as the disk."""
+    run_drop_behind: RunInThread
+    """Runs the work of `DropBehind`, which may take as long as the disk."""
 
     async def run_steps(self, steps: Generator[None, None, Result]) -> Result:
         """Run all steps, with other work of the broker between them; return their result."""

@@ -492,7 +492,7 @@ class ClusterMembership:
             self._environment.monotonic_ms,
             settings,
             ReplicationThrottle(FOLLOWER, config.node_id, services.configs, self._environment.monotonic_ms),
-            self._environment.run_write_behind,
+            self._environment.run_drop_behind,
         )
         return ReplicaFetcherManager(parts, services.logs, self._environment.now_ms, config.num_replica_fetchers)
 

@@ -199,7 +199,7 @@ class SimulatedEnvironment(Environment):
     def run_in_thread(self, work: Callable[[], None], done: Done) -> None:
         self._world.threads.run(self._process_reactor, work, done)
 
-    run_request = run_compaction = run_read = run_write_behind = run_in_thread
+    run_request = run_compaction = run_read = run_drop_behind = run_in_thread
 
     def run_all(self, actions: Sequence[Callable[[], None]], thread_count: int) -> None:
         """Simulate concurrent threads: run the actions one after the other in random order."""

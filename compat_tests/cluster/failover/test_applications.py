@@ -66,6 +66,10 @@ def create(admin: KafkaAdminClient, topic: str, replicas: int = 3) -> None:
     wait_until_in_sync(admin, topic)
 
 
+ADMIN_TIMEOUTS_MS = {"request.timeout.ms": "8000", "default.api.timeout.ms": "10000"}
+"""Kafka's admin client waits so long for a broker that has left the metadata since it chose it: a minute by default."""
+
+
 # Kafka Streams
 
 
@@ -121,6 +125,7 @@ def word_count(cluster: OdradekCluster, directory: Path, number: int) -> Running
         "state.dir": str(directory / f"state-{number}"),
         "session.timeout.ms": "6000",
         "heartbeat.interval.ms": "500",
+        **{f"admin.{name}": value for name, value in ADMIN_TIMEOUTS_MS.items()},
     }
     return application(directory, f"streams-{number}", WORD_COUNT, properties)
 
@@ -170,6 +175,7 @@ def mirror_maker(single: ApacheKafkaBroker, cluster: OdradekCluster, directory: 
         "cluster->single.topics": "outwards",
         "groups": "readers",
         "sync.group.offsets.enabled": "true",
+        **{f"cluster.{name}": value for name, value in ADMIN_TIMEOUTS_MS.items()},
     }
     for interval in ("refresh.topics", "refresh.groups", "emit.checkpoints", "sync.group.offsets"):
         properties[f"{interval}.interval.seconds"] = "1"

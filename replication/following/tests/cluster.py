@@ -165,7 +165,7 @@ class Node:
             monotonic_ms=lambda: world.now_ms,
             settings=self.cluster.settings,
             throttle=self.cluster.throttle,
-            run_write_behind=run_inline,
+            run_drop_behind=run_inline,
         )
         self.fetchers = ReplicaFetcherManager(parts, self.logs, lambda: world.now_ms)
         self.is_up = True

@@ -76,7 +76,7 @@ class Disk:
     def read_cached(self, position, size_bytes):
         is_loaded = any(position in part and position + size_bytes <= part.stop for part in self.loaded)
         is_readable = is_loaded or (self._is_in_memory(position, size_bytes) and not self.is_incomplete)
-        return bytes([position % 256]) * size_bytes if is_readable or not size_bytes else None
+        return bytes([position % 256]) * size_bytes if is_readable else None
 
     def pread(self, position, size_bytes):
         self.events.append(("read", position, size_bytes))
@@ -127,11 +127,16 @@ def test_a_large_region_is_loaded_and_sent_in_parts(disk):
         disk.end_read()
         disk.write_event()
     assert disk.drained == [True]
-    first, second = (100, PART_BYTES), (100 + PART_BYTES, PART_BYTES)
-    assert disk.events == [
-        ("check", *first), ("load", *first), ("send", *first), ("check", *second), ("load", *second), ("send", *second),
-        ("load", 100 + 2 * PART_BYTES, 1), ("copy", bytes([100]), False),
+    parts = [(100, PART_BYTES), (100 + PART_BYTES, PART_BYTES), (100 + 2 * PART_BYTES, 1)]
+    assert [event for event in disk.events if event[0] != "copy"] == [
+        ("check", *parts[0]), *(("load", *part) for part in parts),
     ]  # fmt: skip
+    assert count_copied(disk) == 2 * PART_BYTES + 1
+
+
+def count_copied(disk):
+    """Return the number of bytes that were sent from copies."""
+    return sum(len(content) for what, content, *_ in disk.events if what == "copy")
 
 
 @pytest.mark.parametrize("size_bytes", [1000, 100_000])
@@ -166,13 +171,14 @@ def test_a_part_is_checked_again_if_a_slow_client_left_it_for_long(disk):
     assert disk.drained == [True]
     assert disk.events == [
         ("check", 100, 100_000), ("send", 100, 30_000), ("send", 30_100, 30_000),
-        ("check", 60_100, 40_000), ("load", 60_100, 40_000), ("send", 60_100, 40_000),
+        ("check", 60_100, 40_000), ("load", 60_100, 40_000), ("copy", bytes([60_100 % 256]) * 40_000, False),
     ]  # fmt: skip
 
 
-def test_an_empty_region_does_not_count_as_one_that_is_loaded(disk):
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_an_empty_region_does_not_count_as_one_that_is_loaded(disk, is_cold):
     """The log returns none. The client would get no response, and wait."""
-    disk.is_cold = False
+    disk.is_cold = is_cold
     disk.writer.send([b"head", region(disk, 0), b"tail"])
     assert disk.writer.is_idle or disk.is_aborted
 
@@ -334,39 +340,49 @@ def test_the_files_that_are_read_ahead_are_few(disk):
     assert len(loader._ahead) == 16
 
 
-COPIED_BYTES = 262_144
+COPIED_BYTES = 65_536
 
 
-def test_sendfile_does_not_wait_for_pages_that_the_kernel_is_reading(disk):
-    """They are in the page cache, but not complete: the kernel reads more than it was asked for."""
-    disk.end = 10 * PART_BYTES
-    disk.writer.send([FileRegion(disk, 0, PART_BYTES)])
+def read_first_part(disk, size_bytes=PART_BYTES):
+    """Load and send the first part of the file; from then on all is in memory."""
+    disk.writer.send([FileRegion(disk, 0, size_bytes)])
     end_reads(disk)
     disk.write_event()
-    disk.is_cold, disk.is_incomplete = False, True
-    disk.loaded.pop()
+    disk.is_cold = False
+    disk.loaded.clear()
     disk.events.clear()
+
+
+@pytest.mark.parametrize("files", [1, 50])
+def test_sendfile_does_not_wait_for_pages_that_the_kernel_is_reading(disk, files):
+    """They are in the page cache, but not complete: the kernel reads more than it was asked for."""
+    disk.end = 10 * PART_BYTES
+    for number in range(files):
+        disk.is_cold, disk.path = True, f"/{number}"
+        read_first_part(disk)
+    disk.is_incomplete = True
+    disk.path = "/0"
     disk.writer.send([FileRegion(disk, PART_BYTES, PART_BYTES)])
     assert disk.writer.is_loading
     assert ("load", PART_BYTES, PART_BYTES) in end_reads(disk)
     disk.write_event()
     assert disk.writer.is_idle
-    copies = [(what, len(content)) for what, content, *_ in disk.events if what == "copy"]
-    assert copies == [("copy", COPIED_BYTES)] * (PART_BYTES // COPIED_BYTES)
+    assert count_copied(disk) == PART_BYTES
     assert not any(what in ("send", "read") for what, *_ in disk.events)
 
 
-def test_sendfile_is_used_again_after_the_end_of_the_file(disk):
-    disk.end = 2 * PART_BYTES
-    disk.writer.send([FileRegion(disk, 0, PART_BYTES)])
-    end_reads(disk)
-    disk.write_event()
-    disk.is_cold = False
+def test_sendfile_is_used_again_when_nothing_was_on_the_disk_for_a_while(disk):
+    """A consumer stays in a file for long, and never reads to its end if the last records are not committed."""
+    disk.end = 1 << 30
+    read_first_part(disk)
+    disk.now_s = 4.0
     disk.writer.send([FileRegion(disk, PART_BYTES, PART_BYTES)])
-    disk.end = 3 * PART_BYTES
+    assert count_copied(disk) == PART_BYTES
+    disk.now_s = 6.0
     disk.events.clear()
-    disk.writer.send([FileRegion(disk, 2 * PART_BYTES, PART_BYTES)])
-    assert disk.events == [("check", 2 * PART_BYTES, PART_BYTES), ("send", 2 * PART_BYTES, PART_BYTES)]
+    second = (2 * PART_BYTES, PART_BYTES)
+    disk.writer.send([FileRegion(disk, *second)])
+    assert [event for event in disk.events if event[1] == 2 * PART_BYTES] == [("check", *second), ("send", *second)]
 
 
 def test_a_copy_continues_where_the_socket_was_full(disk):
@@ -374,8 +390,38 @@ def test_a_copy_continues_where_the_socket_was_full(disk):
     disk.room_bytes = 1000
     disk.writer.send([FileRegion(disk, 0, PART_BYTES)])
     end_reads(disk)
+    reads = []
+    read_cached = disk.read_cached
+
+    def count_reads(*part):
+        reads.append(part)
+        return read_cached(*part)
+
+    disk.read_cached = count_reads
     disk.write_event(room_bytes=1000)
+    assert reads == [(0, COPIED_BYTES)], "nothing is read for a socket that is full"
     disk.write_event()
     sizes = [len(content) for what, content, *_ in disk.events if what == "copy"]
-    assert sizes == [1000, *[COPIED_BYTES] * 3, COPIED_BYTES - 1000]
+    assert sizes == [1000, *[COPIED_BYTES] * 15, COPIED_BYTES - 1000]
+    assert disk.writer.is_idle
+
+
+def test_what_was_checked_but_not_loaded_is_not_read_by_the_reactor_thread(disk):
+    disk.is_cold, disk.is_incomplete = False, True
+    disk.room_bytes = 95_000
+    disk.writer.send([FileRegion(disk, 0, 100_000)])
+    assert disk.writer.is_loading
+    end_reads(disk)
+    disk.write_event()
+    assert disk.writer.is_idle
+    assert not any(what == "read" for what, *_ in disk.events)
+
+
+def test_the_reactor_thread_reads_little_of_what_was_evicted_after_the_load(disk):
+    disk.writer.send([FileRegion(disk, 0, 3 * COPIED_BYTES)])
+    for number in range(3):
+        end_reads(disk)
+        disk.loaded.clear()
+        disk.write_event()
+        assert disk.events[-2] == ("read", number * COPIED_BYTES, COPIED_BYTES)
     assert disk.writer.is_idle

@@ -22,6 +22,9 @@ _MOST_READS_AHEAD: Final = 16
 """Reads ahead of one connection that are in progress. It may not need them, and reads for which other connections wait
 are queued behind them."""
 
+_READING_S: Final = 5.0
+"""Time after which a connection counts as one whose records are in memory again: `sendfile` costs less than a copy."""
+
 _VALID_S: Final = 1.0
 """Time after which a part is checked again. The kernel may evict it while a slow client does not read it."""
 
@@ -50,8 +53,8 @@ class RegionLoader:
     """
 
     __slots__ = (
-        "_ahead", "_failure", "_is_closed", "_monotonic", "_on_loaded", "_readable_to", "_reads_ahead", "_run_read",
-        "_valid_to_s", "is_loading",
+        "_ahead", "_failure", "_is_closed", "_is_loaded", "_monotonic", "_on_loaded", "_readable_to", "_reading_to_s",
+        "_reads_ahead", "_run_read", "_valid_to_s", "is_loading",
     )  # fmt: skip
 
     def __init__(self, files: FileSender, on_loaded: Callable[[], None]) -> None:
@@ -62,20 +65,22 @@ class RegionLoader:
         self._is_closed = False
         # Up to here, in bytes from its start, the current region was in the page cache when it was checked or loaded.
         self._readable_to = 0
+        self._is_loaded = False
         self._valid_to_s = 0.0
+        self._reading_to_s = 0.0
         # The error of a thread, as text: the exception refers to this object, and would be kept in a cycle.
         self._failure: str | None = None
         # The position up to which each file was read, by path: a reference would keep a deleted file on the disk.
         self._ahead: dict[str, int] = {}
         self._reads_ahead = 0
 
-    def is_reading(self, file: File) -> bool:
-        """Return whether parts of a file were on the disk only when they were needed last.
+    def is_reading(self) -> bool:
+        """Return whether threads have read from the disk for this connection lately.
 
-        Then `sendfile` may wait although `is_cached` is true: the kernel reads ahead as well, and a page that it is
-        reading is in the page cache. `read` does not wait for such a page.
+        Then `read` is preferable to `sendfile`, which may wait although `is_cached` is true: the kernel reads ahead as
+        well, and a page that it is reading is in the page cache.
         """
-        return file.path in self._ahead
+        return self._monotonic() < self._reading_to_s
 
     def readable_bytes(self, region: FileRegion, already: int) -> int:
         """Return how many bytes of a region can be sent without a wait for the disk, after the first `already` bytes.
@@ -85,14 +90,16 @@ class RegionLoader:
         """
         if self.is_loading:
             return 0
-        self._raise_failure()
-        if loaded_bytes := self._loaded_bytes(already):
-            return loaded_bytes
+        if self._failure is not None:
+            raise OSError(self._failure)
+        if already < self._readable_to and self._monotonic() < self._valid_to_s:
+            return self._readable_to - already
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
         if not region.file.is_cached(position, size_bytes):
             self._begin_load(region, already)
             return 0
         self._set_readable(already + size_bytes)
+        self._is_loaded = False
         if self._ahead:
             self._continue_ahead(region.file, position + size_bytes, size_bytes)
         return size_bytes
@@ -100,19 +107,25 @@ class RegionLoader:
     def read(self, region: FileRegion, already: int, size_bytes: int) -> bytes | bytearray | None:
         """Read up to `size_bytes` of a region after the first `already` bytes; return None while they are loaded.
 
-        `on_loaded` is called afterwards. Empty if the file ends there. Raises OSError as `readable_bytes`.
+        `on_loaded` is called afterwards. After a load it is empty if the file ends there. Raises OSError as
+        `readable_bytes`.
         """
+        if not size_bytes:
+            return b""
         if self.is_loading:
             return None
-        self._raise_failure()
+        if self._failure is not None:
+            raise OSError(self._failure)
         position = region.position + already
         # More of the region is loaded only if these bytes are not in the page cache.
         data = region.file.read_cached(position, size_bytes)
         if data is not None:
             if self._ahead:
-                self._continue_ahead(region.file, position + len(data), min(region.size_bytes, PART_BYTES))
-        elif loaded_bytes := self._loaded_bytes(already):
-            data = region.file.pread(position, min(size_bytes, loaded_bytes))
+                self._continue_ahead(region.file, position + size_bytes, min(region.size_bytes, PART_BYTES))
+        elif self._is_loaded and already < self._readable_to and self._monotonic() < self._valid_to_s:
+            # The bytes were evicted after the load, or no thread could read them. Each load is followed by progress.
+            data = region.file.pread(position, min(size_bytes, self._readable_to - already))
+            self._readable_to = 0
         else:
             self._begin_load(region, already)
         return data
@@ -127,23 +140,15 @@ class RegionLoader:
         # The owner of the function may refer to this object, and only the garbage collector would free such a cycle.
         self._on_loaded = _do_nothing
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise OSError(self._failure)
-
-    def _loaded_bytes(self, already: int) -> int:
-        """Return how many bytes after the first `already` bytes were checked or loaded, not long ago."""
-        if already < self._readable_to and self._monotonic() < self._valid_to_s:
-            return self._readable_to - already
-        return 0
-
     def _begin_load(self, region: FileRegion, already: int) -> None:
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
         self.is_loading = True
-        self._run_read(
-            partial(self._load, region.file, position, size_bytes), partial(self._loaded, already + size_bytes)
-        )
+        self._run_part(region.file, position, size_bytes, partial(self._loaded, already + size_bytes))
         self._read_ahead(region.file, position + size_bytes, size_bytes)
+
+    def _run_part(self, file: File, position: int, size_bytes: int, done: Done) -> None:
+        self._reading_to_s = self._monotonic() + _READING_S
+        self._run_read(partial(self._load, file, position, size_bytes), done)
 
     def _load(self, file: File, position: int, size_bytes: int) -> None:
         # Many reads may wait for a thread, and their clients may have disconnected meanwhile.
@@ -153,13 +158,7 @@ class RegionLoader:
     def _continue_ahead(self, file: File, position: int, size_bytes: int) -> None:
         """Read ahead again if less is left of what was read than the client needs next."""
         end = self._ahead.get(file.path)
-        if end is None or end - position >= size_bytes:
-            return
-        file_bytes = file.size_bytes()
-        if position >= file_bytes:
-            # What is written from now on is in memory.
-            del self._ahead[file.path]
-        elif end < file_bytes and self._reads_ahead < _MOST_READS_AHEAD:
+        if end is not None and end - position < size_bytes and self._reads_ahead < _MOST_READS_AHEAD:
             self._read_ahead(file, max(end, position), size_bytes)
 
     def _read_ahead(self, file: File, position: int, size_bytes: int) -> None:
@@ -173,7 +172,7 @@ class RegionLoader:
             del ahead[next(iter(ahead))]
         if not file.is_cached(position, size_bytes):
             self._reads_ahead += 1
-            self._run_read(partial(self._load, file, position, size_bytes), self._ahead_ended)
+            self._run_part(file, position, size_bytes, self._ahead_ended)
 
     def _ahead_ended(self, error: Exception | None) -> None:
         """Ignore an error: the read is repeated, and its error reported, when the client needs the bytes."""
@@ -187,6 +186,7 @@ class RegionLoader:
         else:
             # Not checked again, so that each load is followed by progress. Without a thread the reactor thread reads.
             self._set_readable(end)
+            self._is_loaded = True
         self._on_loaded()
 
     def _set_readable(self, end: int) -> None:

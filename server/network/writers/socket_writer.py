@@ -34,8 +34,8 @@ _COPIED_REGION_BYTES: Final = 8_192
 """File regions up to this size are copied: one read and one `send` cost less than two samples and `sendfile`, and the
 kernel may put several regions into one packet."""
 
-_COPIED_PART_BYTES: Final = 262_144
-"""Bytes of a larger region that are copied at once while its file is read from the disk. What the socket does not
+_COPIED_PART_BYTES: Final = 65_536
+"""Bytes of a larger region that are copied at once while the connection reads from the disk. What the socket does not
 accept is read again."""
 
 _PENDING_LIMIT_BYTES: Final = 262_144
@@ -210,11 +210,14 @@ class SocketWriter:
                         return False
                     queue.popleft()
                 else:
-                    sent = self._send_region(piece, flags)  # type: ignore[arg-type] # of a log
+                    sent, offered = self._send_region(piece, flags)  # type: ignore[arg-type] # of a log
                     if self._loader.is_loading:
                         return False
                     if counts is not None:
                         counts.sent_bytes += sent
+                    if sent < offered:
+                        self.has_progressed = True
+                        return False
                 self.has_progressed = True
                 budget_bytes -= max(sent, MIN_PIECE_BYTES)
         except BlockingIOError:
@@ -224,30 +227,33 @@ class SocketWriter:
             return False
         return True
 
-    def _send_region(self, region: FileRegion, flags: int) -> int:
-        """Send a part of the region at the head of the queue once; return 0 if it is being loaded."""
+    def _send_region(self, region: FileRegion, flags: int) -> tuple[int, int]:
+        """Send a part of the region at the head of the queue once; return the bytes that were sent and those offered.
+
+        Both are 0 if the region is being loaded.
+        """
         already = self._region_sent_bytes
         rest_bytes = region.size_bytes - already
-        if rest_bytes <= _COPIED_REGION_BYTES or self._loader.is_reading(region.file):
+        if rest_bytes <= _COPIED_REGION_BYTES or self._loader.is_reading():
             records = self._loader.read(region, already, min(rest_bytes, _COPIED_PART_BYTES))
             if records is None:
-                return 0
-            is_end = not records and rest_bytes > 0
-            sent = self._socket.send(records, flags)
+                return 0, 0
+            if rest_bytes and not records:
+                raise _early_end(rest_bytes)
+            sent, offered = self._socket.send(records, flags), len(records)
         else:
-            size_bytes = self._loader.readable_bytes(region, already)
+            offered = self._loader.readable_bytes(region, already)
             if self._loader.is_loading:
-                return 0
-            sent = self._send_file(self._socket, region.file, region.position + already, size_bytes)
-            is_end = not sent
-        if is_end:
-            raise OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
+                return 0, 0
+            sent = offered = self._send_file(self._socket, region.file, region.position + already, offered)
+            if not sent:
+                raise _early_end(rest_bytes)
         self._region_sent_bytes += sent
         if self._region_sent_bytes == region.size_bytes:
             self._region_sent_bytes = 0
             self._loader.end_region()
             self._queue.popleft()
-        return sent
+        return sent, offered
 
     def _continue(self) -> None:
         """Continue at the next write event, because a part of a file region is loaded."""
@@ -257,6 +263,10 @@ class SocketWriter:
     def _fail(self, error: OSError) -> None:
         logger.debug("write failed error=%s", error)
         self.abort()
+
+
+def _early_end(rest_bytes: int) -> OSError:
+    return OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
 
 
 def _do_nothing() -> None:
