@@ -156,11 +156,10 @@ class Region:
     """A file region; its bytes identify the request that it answers.
 
     choose_cold: returns whether it is on the disk only
-    choose_copied: returns whether the writer can copy it; otherwise only `sendfile` can read it
     """
 
-    def __init__(self, content, choose_cold=lambda: False, choose_copied=lambda: False):
-        self.file = RegionFile(content, choose_cold, choose_copied)
+    def __init__(self, content, choose_cold=lambda: False):
+        self.file = RegionFile(content, choose_cold)
         self.position = 0
         self.size_bytes = len(content)
 
@@ -173,18 +172,18 @@ class RegionFile:
 
     path = "/segment"
 
-    def __init__(self, content, choose_cold, choose_copied):
+    def __init__(self, content, choose_cold):
         self.content = content
         self.is_loaded = False
         self._choose_cold = choose_cold
-        self._choose_copied = choose_copied
 
     def size_bytes(self):
         return len(self.content)
 
     def read_cached(self, position, size_bytes):
-        if not self._choose_copied():
-            return None
+        return None if self._choose_cold() else self.pread(position, size_bytes)
+
+    def pread(self, position, size_bytes):
         assert position + size_bytes == len(self.content)
         return self.content[position:]
 
@@ -198,8 +197,8 @@ class RegionFile:
 
 
 def records(number):
-    """The bytes of the two regions of a response."""
-    return bytes([2 * number % 256]) * (3 + number), bytes([(2 * number + 1) % 256]) * 2
+    """The bytes of the two regions of a response: the second is copied, the first only after a read from the disk."""
+    return bytes([2 * number % 256]) * (10_000 + number), bytes([(2 * number + 1) % 256]) * 2
 
 
 class ScriptedSocket:
@@ -358,7 +357,6 @@ class Edge:
     send_outcomes: 1: everything is taken; 3: also half, or nothing; 5: also one byte, all but one; 6: also EPIPE
     may_leave: whether the client may close its side of the connection after it has sent everything
     may_be_cold: whether file regions may have to be read from the disk
-    may_be_copied: whether the writer may be able to copy file regions
     is_disk_hung: no such read ends
     costs_s: the time that the handler takes, for each request, repeated
     is_ever_writable: whether write events occur
@@ -382,7 +380,6 @@ class Edge:
         self.reads = deque()
         self.is_disk_hung = more.get("is_disk_hung", False)
         self._may_be_cold = more.get("may_be_cold", False)
-        self._may_be_copied = more.get("may_be_copied", False)
         self.has_left = False
         self.cancelled = []
         self._polls = 0
@@ -549,7 +546,7 @@ class Edge:
             return bytearray(struct.pack(">i", len(content)) + content)
         response = FetchResponse(session_id=n)
         if kind is Kind.RECORDS:
-            regions = [Region(content, self._choose_cold, self._choose_copied) for content in records(n)]
+            regions = [Region(content, self._choose_cold) for content in records(n)]
             rows = [FetchResponsePartitionData(records=region) for region in regions]
             response.responses = [FetchResponseFetchableTopicResponse(topic="t", partitions=rows)]
         return response
@@ -590,9 +587,6 @@ class Edge:
 
     def _choose_cold(self):
         return self._may_be_cold and self.script.choose(2) == 1
-
-    def _choose_copied(self):
-        return self._may_be_copied and self.script.choose(2) == 1
 
     def _end_read(self):
         work, done = self.reads.popleft()

@@ -136,13 +136,6 @@ def test_every_order_with_file_regions_that_threads_read_from_the_disk(kind):
     assert run_all_scripts(run, DEPTH) > DEPTH
 
 
-def test_every_order_with_file_regions_that_are_copied_or_not():
-    def run(script):
-        Edge(script, (Kind.RECORDS,), send_outcomes=3, may_be_cold=True, may_be_copied=True).run().check()
-
-    assert run_all_scripts(run, DEPTH) > DEPTH
-
-
 def test_a_connection_that_is_lost_during_a_read_from_the_disk_ends_the_read():
     edge = Edge(Script([0, 0, 1]), [Kind.RECORDS], may_be_cold=True, is_disk_hung=True).run()
     ((work, done),) = edge.reads
@@ -172,7 +165,6 @@ def test_a_connection_that_is_closed_during_a_read_from_the_disk_ends_the_read_a
     errors=st.booleans(),
     may_leave=st.booleans(),
     may_be_cold=st.booleans(),
-    may_be_copied=st.booleans(),
     costs_s=st.lists(st.sampled_from((0.0, 0.0001, 0.001, 0.003, 0.5)), min_size=1, max_size=4),
 )
 def test_random_orders_of_all_kinds(small_limits, kinds, cuts, choices, errors, **more):
