@@ -21,7 +21,7 @@ KEPT_BYTES: Final = 64 << 20
 """Nothing is removed while, by estimate, the partition lacks fewer bytes: consumers may soon read what it has."""
 
 _PARTS_AGAIN: Final = 3
-"""Parts whose removal is repeated with the next one: the disk may not have written them the first time."""
+"""Parts whose removal the next call repeats, or all that the last one began: the disk may not have written them."""
 
 _ALIGNMENT_BYTES: Final = 65_536
 """The last page is not removed: the next append would read it from the disk. A multiple of all sizes of pages."""
@@ -54,26 +54,27 @@ class DropBehind:
     def stop(self) -> None:
         """Remove nothing more: the partition is not followed any more, or the broker stops."""
         self._is_stopped = True
-        self._forget()
+        self.forget()
 
     def note_append(self, segment: Segment, appended_bytes: int, appended_offsets: int, missing_offsets: int) -> None:
         """Note an append at the end of a segment, and how many offsets the log lacks after it."""
         self._appended_bytes += appended_bytes
         self._appended_offsets += max(1, appended_offsets)
         if missing_offsets * self._appended_bytes // self._appended_offsets < KEPT_BYTES:
-            self._forget()
+            self.forget()
             return
         file, end = segment.file, segment.size_bytes
         if file is not self._file:
             self._complete_part()
-            self._file, self._begin = file, max(0, end - appended_bytes)
-        elif end < self._end:
-            self._begin = min(self._begin, max(0, end - appended_bytes))
+            self._file, self._begin = file, end
+        # The log may have been truncated.
+        self._begin = min(self._begin, max(0, end - appended_bytes))
         self._end = end
         if end - self._begin >= PART_BYTES:
             self._complete_part()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Keep what is not removed yet: the log lacks little, or nothing."""
         self._file = None
         self._appended_bytes = self._appended_offsets = 0
         self._parts, self._again = [], []
@@ -88,8 +89,9 @@ class DropBehind:
     def _start(self) -> None:
         """Pass the parts to a thread, unless one has not ended yet."""
         if self._parts and not self._is_running:
+            again = max(_PARTS_AGAIN, len(self._parts))
             parts, self._parts = [*self._again, *self._parts], []
-            self._again = parts[-_PARTS_AGAIN:]
+            self._again = parts[-again:]
             self._is_running = True
             self._run_in_thread(lambda: self._drop(parts), self._ended)
 

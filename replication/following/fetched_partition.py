@@ -130,6 +130,8 @@ class FetchedPartition:
         """Compute the lag after the last fetch, of which this many bytes were appended."""
         was_behind = self.lag
         self.lag = max(0, high_watermark - log.log_end_offset)
-        if appended_bytes and self.row is not None and (self.lag or was_behind):
+        if self.lag and appended_bytes and self.row is not None:
             appended_offsets = log.log_end_offset - self.row.fetch_offset
             self.drop_behind.note_append(log.active_segment, appended_bytes, appended_offsets, self.lag)
+        elif was_behind and not self.lag:
+            self.drop_behind.forget()

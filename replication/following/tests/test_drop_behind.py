@@ -1,6 +1,7 @@
 """DropBehind: what a follower appends long after it was written does not stay in the page cache."""
 
 import os
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,11 +9,24 @@ import pytest
 
 from odradek.log.storage.filesystem import OsFileSystem
 from odradek.log.storage.page_cache import lacks_pages
+from odradek.protocol.messages.fetch import FetchRequestFetchPartition
 from odradek.replication.following.drop_behind import KEPT_BYTES, PART_BYTES, DropBehind
+from odradek.replication.following.fetched_partition import FetchedPartition
 
 MB = 1 << 20
 PART = PART_BYTES // MB
 FAR = 1 << 40
+
+
+class SegmentFile:
+    """A file whose parts are recorded, in MB, when they are dropped."""
+
+    def __init__(self, path, dropped):
+        self.path = path
+        self._dropped = dropped
+
+    def drop_cached(self, position, size_bytes):
+        self._dropped.append((self.path, position / MB, size_bytes / MB))
 
 
 class Follower:
@@ -26,12 +40,7 @@ class Follower:
 
     def roll(self, path, size_bytes=0):
         """Begin a segment, or one that was truncated."""
-
-        def drop_cached(position, size_bytes):
-            self.dropped.append((path, position / MB, size_bytes / MB))
-
-        file = SimpleNamespace(path=path, drop_cached=drop_cached)
-        self.segment: Any = SimpleNamespace(file=file, size_bytes=size_bytes)
+        self.segment: Any = SimpleNamespace(file=SegmentFile(path, self.dropped), size_bytes=size_bytes)
 
     def append(self, count, missing_bytes=FAR, *, record_bytes=MB):
         for _ in range(count):
@@ -75,9 +84,12 @@ def test_what_a_follower_appends_close_to_the_leader_is_kept(follower):
 
 
 def test_a_partition_waits_for_its_thread(follower):
-    follower.append(3 * PART)
+    """All that a call drops is dropped again: the first time may only have begun to write it."""
+    follower.append(8 * PART)
     assert len(follower.works) == 1
-    assert follower.run() == parts("/0", 0, 0, 1, 2)
+    assert follower.run() == parts("/0", 0, 0, *range(1, 8))
+    follower.append(PART)
+    assert follower.run() == parts("/0", *range(1, 9))
 
 
 @pytest.mark.parametrize("error", [OSError("the file was deleted"), RuntimeError("can't start new thread")])
@@ -118,6 +130,21 @@ def test_small_records_among_large_ones_do_not_count_as_much(follower):
     follower.segment.size_bytes += PART_BYTES
     follower.drop_behind.note_append(follower.segment, PART_BYTES, 1, 64)
     assert not follower.works
+
+
+def test_no_file_is_kept_open_after_the_log_has_started_over_at_the_leaders_end(follower):
+    followed = SimpleNamespace(topic_id=b"", index=0, leader=1, leader_epoch=0, log=None)
+    replica: Any = SimpleNamespace(partition=followed)
+    partition = FetchedPartition(replica, follower.drop_behind)
+    partition.row = FetchRequestFetchPartition(fetch_offset=0)
+    log: Any = SimpleNamespace(active_segment=follower.segment, log_end_offset=1)
+    follower.segment.size_bytes = MB
+    partition.update_lag(log, 1000, MB)
+    file = weakref.ref(follower.segment.file)
+    follower.roll("/1000")
+    log.active_segment, log.log_end_offset = follower.segment, 1000
+    partition.update_lag(log, 1000, 0)
+    assert file() is None
 
 
 def test_nothing_is_dropped_after_a_stop(follower):

@@ -385,6 +385,24 @@ def test_sendfile_is_used_again_when_nothing_was_on_the_disk_for_a_while(disk):
     assert [event for event in disk.events if event[1] == 2 * PART_BYTES] == [("check", *second), ("send", *second)]
 
 
+def test_sendfile_is_not_used_after_a_read_that_took_long(disk):
+    disk.end = 10 * PART_BYTES
+    disk.writer.send([FileRegion(disk, 0, 2 * PART_BYTES)])
+    ahead = disk.reads.pop()
+    disk.now_s = 60.0
+    disk.end_read()
+    disk.is_cold, disk.is_incomplete = False, True
+    disk.write_event()
+    assert disk.writer.is_loading
+    assert count_copied(disk) == PART_BYTES
+    disk.end_read()
+    disk.now_s = 120.0
+    disk.write_event()
+    disk.reads.append(ahead)
+    assert count_copied(disk) == 2 * PART_BYTES
+    assert not any(what == "send" for what, *_ in disk.events)
+
+
 def test_a_copy_continues_where_the_socket_was_full(disk):
     disk.end = 10 * PART_BYTES
     disk.room_bytes = 1000

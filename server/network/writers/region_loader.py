@@ -65,6 +65,7 @@ class RegionLoader:
         self._is_closed = False
         # Up to here, in bytes from its start, the current region was in the page cache when it was checked or loaded.
         self._readable_to = 0
+        # Whether a thread has read these bytes.
         self._is_loaded = False
         self._valid_to_s = 0.0
         self._reading_to_s = 0.0
@@ -80,7 +81,7 @@ class RegionLoader:
         Then `read` is preferable to `sendfile`, which may wait although `is_cached` is true: the kernel reads ahead as
         well, and a page that it is reading is in the page cache.
         """
-        return self._monotonic() < self._reading_to_s
+        return self._reads_ahead > 0 or self._monotonic() < self._reading_to_s
 
     def readable_bytes(self, region: FileRegion, already: int) -> int:
         """Return how many bytes of a region can be sent without a wait for the disk, after the first `already` bytes.
@@ -147,8 +148,12 @@ class RegionLoader:
         self._read_ahead(region.file, position + size_bytes, size_bytes)
 
     def _run_part(self, file: File, position: int, size_bytes: int, done: Done) -> None:
-        self._reading_to_s = self._monotonic() + _READING_S
-        self._run_read(partial(self._load, file, position, size_bytes), done)
+
+        def ended(error: Exception | None) -> None:
+            self._reading_to_s = self._monotonic() + _READING_S
+            done(error)
+
+        self._run_read(partial(self._load, file, position, size_bytes), ended)
 
     def _load(self, file: File, position: int, size_bytes: int) -> None:
         # Many reads may wait for a thread, and their clients may have disconnected meanwhile.
@@ -184,7 +189,7 @@ class RegionLoader:
             # The reactor thread does not repeat the read: a failing disk may take many seconds for each.
             self._failure = str(error)
         else:
-            # Not checked again, so that each load is followed by progress. Without a thread the reactor thread reads.
+            # Without a thread the reactor thread reads.
             self._set_readable(end)
             self._is_loaded = True
         self._on_loaded()
