@@ -144,21 +144,23 @@ class RegionLoader:
     def _begin_load(self, region: FileRegion, already: int) -> None:
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
         self.is_loading = True
-        self._run_part(region.file, position, size_bytes, partial(self._loaded, already + size_bytes))
+        self._load(region.file, position, size_bytes, partial(self._loaded, already + size_bytes))
         self._read_ahead(region.file, position + size_bytes, size_bytes)
 
-    def _run_part(self, file: File, position: int, size_bytes: int, done: Done) -> None:
+    def _load(self, file: File, position: int, size_bytes: int, done: Done) -> None:
+        """Read a part into the page cache in a thread, then call `done`."""
+
+        def work() -> None:
+            # Many reads may wait for a thread, and their clients may have disconnected meanwhile.
+            if not self._is_closed:
+                file.load(position, size_bytes)
 
         def ended(error: Exception | None) -> None:
+            # A read may take long while the disk is slow.
             self._reading_to_s = self._monotonic() + _READING_S
             done(error)
 
-        self._run_read(partial(self._load, file, position, size_bytes), ended)
-
-    def _load(self, file: File, position: int, size_bytes: int) -> None:
-        # Many reads may wait for a thread, and their clients may have disconnected meanwhile.
-        if not self._is_closed:
-            file.load(position, size_bytes)
+        self._run_read(work, ended)
 
     def _continue_ahead(self, file: File, position: int, size_bytes: int) -> None:
         """Read ahead again if less is left of what was read than the client needs next."""
@@ -177,7 +179,7 @@ class RegionLoader:
             del ahead[next(iter(ahead))]
         if not file.is_cached(position, size_bytes):
             self._reads_ahead += 1
-            self._run_part(file, position, size_bytes, self._ahead_ended)
+            self._load(file, position, size_bytes, self._ahead_ended)
 
     def _ahead_ended(self, error: Exception | None) -> None:
         """Ignore an error: the read is repeated, and its error reported, when the client needs the bytes."""
