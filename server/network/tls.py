@@ -208,12 +208,9 @@ class TlsWriter:
     def _read_region(self, region: FileRegion, wanted: int) -> bytes | bytearray | None:
         """Read up to `wanted` bytes of the region at the head of the queue; return None if they are being loaded."""
         already = self._region_read_bytes
-        rest_bytes = region.size_bytes - already
-        data = self._loader.read(region, already, min(wanted, rest_bytes))
+        data = self._loader.read(region, already, min(wanted, region.size_bytes - already))
         if data is None:
             return None
-        if not data and rest_bytes:
-            raise OSError(f"segment file ends {rest_bytes} bytes before the end of the region")
         self._region_read_bytes += len(data)
         if self._region_read_bytes == region.size_bytes:
             self._region_read_bytes = 0

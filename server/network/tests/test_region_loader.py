@@ -243,6 +243,13 @@ def end_reads(disk, error=None):
     return loads
 
 
+def read_from_disk(disk, position, size_bytes=1000):
+    """Load a region and what is read ahead of it, and send the region."""
+    disk.writer.send([FileRegion(disk, position, size_bytes)])
+    end_reads(disk)
+    disk.write_event()
+
+
 def test_the_next_part_of_the_file_is_read_while_the_client_receives_one(disk):
     disk.end = 3500
     disk.writer.send([FileRegion(disk, 0, 1000)])
@@ -266,9 +273,7 @@ def test_regions_in_memory_cause_no_reads(disk):
 
 def test_parts_in_memory_are_not_read_ahead(disk):
     disk.end = 10_000
-    disk.writer.send([FileRegion(disk, 0, 1000)])
-    end_reads(disk)
-    disk.write_event()
+    read_from_disk(disk, 0)
     disk.cached_to = 5000
     for position, ahead in ((1000, []), (2000, []), (3000, []), (4000, [("load", 5000, 1000)])):
         disk.writer.send([FileRegion(disk, position, 1000)])
@@ -278,9 +283,7 @@ def test_parts_in_memory_are_not_read_ahead(disk):
 def test_few_reads_ahead_are_in_progress(disk):
     """While the disk is slow, a client may leap from one part in memory to another, without a wait."""
     disk.end = 1_000_000
-    disk.writer.send([FileRegion(disk, 0, 1000)])
-    end_reads(disk)
-    disk.write_event()
+    read_from_disk(disk, 0)
     disk._is_in_memory = lambda position, size_bytes: position % 2000 == 0
     for position in range(2000, 200_000, 2000):
         disk.writer.send([FileRegion(disk, position, 1000)])
@@ -292,9 +295,7 @@ def test_few_reads_ahead_are_in_progress(disk):
 
 def test_a_client_that_leaps_or_goes_back_is_not_read_ahead_of_its_last_position(disk):
     disk.end = 100_000
-    disk.writer.send([FileRegion(disk, 50_000, 1000)])
-    end_reads(disk)
-    disk.write_event()
+    read_from_disk(disk, 50_000)
     disk.cached_to = 81_000
     disk.writer.send([FileRegion(disk, 0, 1000)])
     assert end_reads(disk) == []
@@ -334,20 +335,16 @@ def test_the_files_that_are_read_ahead_are_few(disk):
     loader = disk.writer._loader
     for number in range(40):
         disk.path, disk.loaded = f"/segment-{number}", []
-        disk.writer.send([FileRegion(disk, 0, 1000)])
-        end_reads(disk)
-        disk.write_event()
+        read_from_disk(disk, 0)
     assert len(loader._ahead) == 16
 
 
 COPIED_BYTES = 65_536
 
 
-def read_first_part(disk, size_bytes=PART_BYTES):
+def read_first_part(disk):
     """Load and send the first part of the file; from then on all is in memory."""
-    disk.writer.send([FileRegion(disk, 0, size_bytes)])
-    end_reads(disk)
-    disk.write_event()
+    read_from_disk(disk, 0, PART_BYTES)
     disk.is_cold = False
     disk.loaded.clear()
     disk.events.clear()
@@ -388,7 +385,7 @@ def test_sendfile_is_used_again_when_nothing_was_on_the_disk_for_a_while(disk):
 def test_sendfile_is_not_used_after_a_read_that_took_long(disk):
     disk.end = 10 * PART_BYTES
     disk.writer.send([FileRegion(disk, 0, 2 * PART_BYTES)])
-    ahead = disk.reads.pop()
+    disk.reads.pop()
     disk.now_s = 60.0
     disk.end_read()
     disk.is_cold, disk.is_incomplete = False, True
@@ -398,7 +395,6 @@ def test_sendfile_is_not_used_after_a_read_that_took_long(disk):
     disk.end_read()
     disk.now_s = 120.0
     disk.write_event()
-    disk.reads.append(ahead)
     assert count_copied(disk) == 2 * PART_BYTES
     assert not any(what == "send" for what, *_ in disk.events)
 

@@ -93,8 +93,8 @@ class RegionLoader:
             return 0
         if self._failure is not None:
             raise OSError(self._failure)
-        if already < self._readable_to and self._monotonic() < self._valid_to_s:
-            return self._readable_to - already
+        if readable_bytes := self._count_readable(already):
+            return readable_bytes
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
         if not region.file.is_cached(position, size_bytes):
             self._begin_load(region, already)
@@ -108,8 +108,7 @@ class RegionLoader:
     def read(self, region: FileRegion, already: int, size_bytes: int) -> bytes | bytearray | None:
         """Read up to `size_bytes` of a region after the first `already` bytes; return None while they are loaded.
 
-        `on_loaded` is called afterwards. After a load it is empty if the file ends there. Raises OSError as
-        `readable_bytes`.
+        `on_loaded` is called afterwards. Raises OSError as `readable_bytes`, or if the file ends there.
         """
         if not size_bytes:
             return b""
@@ -123,10 +122,12 @@ class RegionLoader:
         if data is not None:
             if self._ahead:
                 self._continue_ahead(region.file, position + size_bytes, min(region.size_bytes, PART_BYTES))
-        elif self._is_loaded and already < self._readable_to and self._monotonic() < self._valid_to_s:
+        elif self._is_loaded and (loaded_bytes := self._count_readable(already)):
             # The bytes were evicted after the load, or no thread could read them. Each load is followed by progress.
-            data = region.file.pread(position, min(size_bytes, self._readable_to - already))
+            data = region.file.pread(position, min(size_bytes, loaded_bytes))
             self._readable_to = 0
+            if not data:
+                raise early_end_error(region.size_bytes - already)
         else:
             self._begin_load(region, already)
         return data
@@ -140,6 +141,12 @@ class RegionLoader:
         self._is_closed = True
         # The owner of the function may refer to this object, and only the garbage collector would free such a cycle.
         self._on_loaded = _do_nothing
+
+    def _count_readable(self, already: int) -> int:
+        """Return how many bytes after the first `already` bytes were checked or loaded, not long ago."""
+        if already < self._readable_to and self._monotonic() < self._valid_to_s:
+            return self._readable_to - already
+        return 0
 
     def _begin_load(self, region: FileRegion, already: int) -> None:
         position, size_bytes = region.position + already, min(region.size_bytes - already, PART_BYTES)
@@ -199,6 +206,11 @@ class RegionLoader:
     def _set_readable(self, end: int) -> None:
         self._readable_to = end
         self._valid_to_s = self._monotonic() + _VALID_S
+
+
+def early_end_error(rest_bytes: int) -> OSError:
+    """Return the error of a region whose file ends before its last `rest_bytes` bytes."""
+    return OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
 
 
 def _do_nothing() -> None:

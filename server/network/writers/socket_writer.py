@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from odradek.log.storage.filesystem import FileRegion
 from odradek.server.network.connection_transport import Piece, TcpTransport, count_bytes
-from odradek.server.network.writers.region_loader import FileSender, RegionLoader
+from odradek.server.network.writers.region_loader import FileSender, RegionLoader, early_end_error
 from odradek.server.network.writers.write_coalescer import WriteCoalescer
 
 if TYPE_CHECKING:
@@ -201,24 +201,20 @@ class SocketWriter:
                 piece = queue[0]
                 flags = socket.MSG_MORE if len(queue) > 1 else 0
                 if isinstance(piece, (bytes, bytearray, memoryview)):
-                    sent = self._socket.send(piece, flags)
-                    if counts is not None:
-                        counts.sent_bytes += sent
-                    if sent < len(piece):
+                    sent, offered = self._socket.send(piece, flags), len(piece)
+                    if sent < offered:
                         queue[0] = memoryview(piece)[sent:]
-                        self.has_progressed = True
-                        return False
-                    queue.popleft()
+                    else:
+                        queue.popleft()
                 else:
                     sent, offered = self._send_region(piece, flags)  # type: ignore[arg-type] # of a log
                     if self._loader.is_loading:
                         return False
-                    if counts is not None:
-                        counts.sent_bytes += sent
-                    if sent < offered:
-                        self.has_progressed = True
-                        return False
+                if counts is not None:
+                    counts.sent_bytes += sent
                 self.has_progressed = True
+                if sent < offered:
+                    return False
                 budget_bytes -= max(sent, MIN_PIECE_BYTES)
         except BlockingIOError:
             return False
@@ -238,8 +234,6 @@ class SocketWriter:
             records = self._loader.read(region, already, min(rest_bytes, _COPIED_PART_BYTES))
             if records is None:
                 return 0, 0
-            if rest_bytes and not records:
-                raise _early_end(rest_bytes)
             sent, offered = self._socket.send(records, flags), len(records)
         else:
             offered = self._loader.readable_bytes(region, already)
@@ -247,7 +241,7 @@ class SocketWriter:
                 return 0, 0
             sent = offered = self._send_file(self._socket, region.file, region.position + already, offered)
             if not sent:
-                raise _early_end(rest_bytes)
+                raise early_end_error(rest_bytes)
         self._region_sent_bytes += sent
         if self._region_sent_bytes == region.size_bytes:
             self._region_sent_bytes = 0
@@ -263,10 +257,6 @@ class SocketWriter:
     def _fail(self, error: OSError) -> None:
         logger.debug("write failed error=%s", error)
         self.abort()
-
-
-def _early_end(rest_bytes: int) -> OSError:
-    return OSError(f"segment file ends {rest_bytes} bytes before the end of the file region")
 
 
 def _do_nothing() -> None:

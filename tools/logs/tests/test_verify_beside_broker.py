@@ -78,11 +78,11 @@ def test_index_entries_that_are_written_after_their_zeros_were_read(monkeypatch:
             self.file.write_pieces(len(entries) - 8, [entries[-8:]], 8)
             return data
 
-    def open_and_drop_behind(name: str, *, create: bool = False) -> Any:
+    def open_and_write_behind(name: str, *, create: bool = False) -> Any:
         file = opened(name, create=create)
         return WrittenBehind(file) if name == path else file
 
-    monkeypatch.setattr(memory, "open", open_and_drop_behind)
+    monkeypatch.setattr(memory, "open", open_and_write_behind)
     assert verify_beside_a_broker(stored, monkeypatch, lambda n: None)[0] == []
 
 
